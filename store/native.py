@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     """A message, its receipt handle, how often it was delivered, how long it is hidden (ms)."""
 
 MODULE: Final = "quarry_native"
-CONTRACT: Final = 14
+CONTRACT: Final = 15
 """Number of the build that goes with this code; a build with another number is not used."""
 
 PlainMessage = tuple[str, bytes, bytes, int, int, int]
@@ -172,7 +172,7 @@ EntryPlace = tuple[bytes, bytes, int]
 """An entry's place is its key, the key that ends the queue, and how many entries are to be read (0: there are none)."""
 
 
-class MaximaTable(Protocol):
+class MaxOffsetTable(Protocol):
     """A maxima table caches the stored max offsets of recently used queues, as far as it has capacity; see
     `RocksBounds`.
 
@@ -209,10 +209,10 @@ class MaximaTable(Protocol):
         Returns None if some queue can have no keys.
         """
 
-    def put_all(self, maxima: list[tuple[bytes, bytes]], /) -> None:
+    def put_all(self, max_offsets: list[tuple[bytes, bytes]], /) -> None:
         """Record that these max offsets are now stored, as pairs of key and value; each takes 16 bytes."""
 
-    def put_begins(self, begins: list[tuple[bytes, int]], /) -> None:
+    def put_min_offsets(self, begins: list[tuple[bytes, int]], /) -> None:
         """Set the min offsets of cached queues, addressed by their max-offset keys. Queues that are not cached are
         ignored.
         """
@@ -285,7 +285,7 @@ class Native(Protocol):
 
     def EntryMaker(self, entry_type: type[ConsumeQueueEntry], /) -> EntryMaker: ...
 
-    def MaximaTable(self, queues: int, /) -> MaximaTable:
+    def MaxOffsetTable(self, queues: int, /) -> MaxOffsetTable:
         """Make a table with capacity for this number of queues, 80 bytes each; memory is allocated as they come."""
 
 

@@ -29,7 +29,7 @@ mod wire;
 
 /// What Python code it goes with. Raised whenever the two have to change together: `store/native.py` does
 /// without a build of another number.
-const CONTRACT: u32 = 14;
+const CONTRACT: u32 = 15;
 
 #[pymodule]
 fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -44,7 +44,7 @@ fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(handles::receipt_handles, module)?)?;
     module.add_class::<stored::RecordReader>()?;
     module.add_class::<syncs::SyncThread>()?;
-    module.add_class::<maxima::MaximaTable>()?;
+    module.add_class::<maxima::MaxOffsetTable>()?;
     module.add_class::<entries::EntryMaker>()?;
     module.add_class::<batches::BatchEncoder>()?;
     Ok(())

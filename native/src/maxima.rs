@@ -29,7 +29,7 @@ const BEGIN: usize = 4;
 /// Maxima of queues (docs/formats/consume-queue.md) by their keys, and where the stored minima let queues begin. Of a key
 /// only 128 bits of a keyed hash are kept, so that two of them are taken for one is less likely than that the memory errs.
 #[pyclass(frozen)]
-pub struct MaximaTable {
+pub struct MaxOffsetTable {
     slots: Mutex<Slots>,
     sets: usize,
     overflown_maximum: usize,
@@ -74,14 +74,14 @@ struct Known {
 const EMPTY: Print = [0, 0];
 
 #[pymethods]
-impl MaximaTable {
+impl MaxOffsetTable {
     /// For that many queues; memory is used as they come, up to 80 bytes for each.
     #[new]
     fn new(queues: usize) -> Self {
         let sets = (2 * queues).div_ceil(WAYS).next_power_of_two();
         let slots = Mutex::new(Slots::new(sets * WAYS * SLOT));
         let overflown_maximum = queues.div_ceil(KEYS_PER_OVERFLOWN);
-        MaximaTable { slots, sets, overflown_maximum, hashers: [RandomState::new(), RandomState::new()] }
+        MaxOffsetTable { slots, sets, overflown_maximum, hashers: [RandomState::new(), RandomState::new()] }
     }
 
     /// Of each queue, a tuple of topic and number: how keys of its units begin, its maximum's key, what is stored under
@@ -175,7 +175,7 @@ impl MaximaTable {
     }
 
     /// Where queues begin whose maxima are here, by the keys of these.
-    fn put_begins(&self, begins: Vec<(Bound<'_, PyBytes>, i64)>) {
+    fn put_min_offsets(&self, begins: Vec<(Bound<'_, PyBytes>, i64)>) {
         let mut slots = self.locked();
         for (key, begin) in begins {
             let print = self.print_of(key.as_bytes());
@@ -214,7 +214,7 @@ impl MaximaTable {
     }
 }
 
-impl MaximaTable {
+impl MaxOffsetTable {
     /// What is stored, as far as it is known.
     fn known_in(&self, slots: &Slots, print: Print) -> Option<Known> {
         let found = find_in(self.set_of(slots, print), print).or_else(|| slots.overflown.get(&print).copied());

@@ -233,7 +233,7 @@ class OnlineMigration:
             began_s = self._clock.monotonic_s()
             portion = await self._worker.run(work.read)
             if portion is None:
-                while work.raise_maxima():
+                while work.raise_max_offsets():
                     await asyncio.sleep(BREATH_S)
                 await self._save(partial(work.save, work.end))
                 log.info("backfill of RocksDB is through", end=work.end)

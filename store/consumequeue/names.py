@@ -23,7 +23,7 @@ from quarry_mq.store.consumequeue.rocks_layout import (
     I64,
     StoredBound,
     is_maximum,
-    maxima_range,
+    max_offsets_range,
     maximum_key,
     number_in,
     parse_bound,
@@ -92,9 +92,9 @@ def topics_after(bounds: Family, after: str, limit: int) -> list[str]:
     return found[:limit]
 
 
-def maxima_of(bounds: Family, topic: str) -> list[tuple[bytes, bytes]]:
+def max_offsets_of(bounds: Family, topic: str) -> list[tuple[bytes, bytes]]:
     """Return keys and values of the max offset rows of a topic's queues, by number."""
-    keys = maxima_range(topic)
+    keys = max_offsets_range(topic)
     rows = bounds.scan(keys, limit=QUEUES_OF_MOST_TOPICS)
     if len(rows) == QUEUES_OF_MOST_TOPICS:
         rows = bounds.scan(keys)
@@ -105,7 +105,7 @@ def queue_ends(bounds: Family, topic: str, after: int, limit: int) -> list[Queue
     """Return the last positions of the next `limit` queues of a topic with numbers above `behind`, by number."""
     if after >= QUEUE_NUMBER_MAX:
         return []
-    keys = KeyRange(maximum_key(QueueId(topic, after + 1)), maxima_range(topic).end)
+    keys = KeyRange(maximum_key(QueueId(topic, after + 1)), max_offsets_range(topic).end)
     return [
         QueueEnd(number_in(key), parse_bound(value).physical_offset)
         for key, value in bounds.scan(keys, limit=limit)

@@ -164,7 +164,7 @@ def require_no_checkpoint(topic: str) -> None:
         raise ValueError(f"{CHECKPOINT_TOPIC} is the name of the dispatch checkpoint, not of a topic")
 
 
-def maxima_range(topic: str) -> KeyRange:
+def max_offsets_range(topic: str) -> KeyRange:
     """Return the key range of the max offsets of all queues of the topic, ascending by queue number."""
     prefix = topic_prefix(topic) + _MAX
     return KeyRange(prefix + _SEPARATOR, prefix + _AFTER_SEPARATOR)

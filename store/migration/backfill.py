@@ -176,7 +176,7 @@ class Backfill:
         portion.put += len(entries)
         return portion.put < len(portion.in_files)
 
-    def raise_maxima(self) -> bool:
+    def raise_max_offsets(self) -> bool:
         """Raise a few queues to their next offsets in the files, after all puts. Returns whether any are left."""
         if self._rest is None:
             self._rest = self._files.queues()
@@ -188,7 +188,7 @@ class Backfill:
         return bool(some)
 
     def save(self, up_to: PhysicalOffset) -> None:
-        """Record that what was put below `up_to` is durable. Any thread; at the end only after `raise_maxima`."""
+        """Record that what was put below `up_to` is durable. Any thread; at the end only after `raise_max_offsets`."""
         self._identity.backfilled_to = self._goal if up_to >= self.end else up_to
 
 

@@ -222,7 +222,7 @@ class EntryComparison:
             found.notes[Note.LIGHT_IN_ROCKSDB_ALONE] += 1
             return
         if scope.bounds_only:
-            self._compare_minima(queue, files, rocks, found)
+            self._compare_min_offsets(queue, files, rocks, found)
         else:
             yield from self._compare_entries(queue, files, rocks, found)
         has_grown = max(files.last_physical, rocks.last_physical) >= scope.below
@@ -247,7 +247,7 @@ class EntryComparison:
             if begin < end:
                 yield
 
-    def _compare_minima(self, queue: QueueId, files: QueueEntries, rocks: QueueEntries, found: Findings) -> None:
+    def _compare_min_offsets(self, queue: QueueId, files: QueueEntries, rocks: QueueEntries, found: Findings) -> None:
         """Compare the first entry that both must have, if it was there before the comparison began."""
         minimum = self._minimum()
         firsts = [first_at_least(each.entry_at_or_after, each.begin, each.maximum, minimum) for each in (files, rocks)]

@@ -404,7 +404,7 @@ class _Opening:
         identity, minimum = parts.identity, parts.segments.minimum
         goal = identity.backfill_end
         if goal is None:
-            queues.delete_minima()
+            queues.delete_min_offsets()
             goal = identity.backfill_end = end
         start = PhysicalOffset(max(identity.backfilled_to or minimum, minimum))
         if start >= goal:

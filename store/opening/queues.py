@@ -186,7 +186,7 @@ class _QueueOpening:
         written_down = self._identity.flushed_up_to
         if written_down is not None and (rocks.dispatched_up_to() or 0) <= written_down:
             return
-        if count := rocks.delete_inverted_minima():
+        if count := rocks.delete_inverted_min_offsets():
             log.warning("queues had a minimum above their maximum: it is found anew", queues=count)
 
     def _begin_double_write(self, files: FileConsumeQueues, rocks: RocksConsumeQueues, phase: QueuePhase) -> QueuePhase:

@@ -92,7 +92,7 @@ class RocksSweep:
         self._removals = queues.removals
         self._found: ExpiredEntries | None = None
         self._ranges: deque[KeyRange] = deque()
-        self._minima: deque[tuple[bytes, bytes]] = deque()
+        self._min_offsets: deque[tuple[bytes, bytes]] = deque()
         self.entries = 0
         self.kept_entries = 0
         """An upper bound of the entries that stay in the queues done so far."""
@@ -119,9 +119,9 @@ class RocksSweep:
             self._ranges.clear()
             self._found = None
             self._ranges_wanted = 1
-        if self._minima and not self._queues.store_minima(_take(self._minima), removals=self._removals):
-            self._minima.clear()  # a min offset that is not stored costs a later search more time, nothing else
-        return bool(self._ranges or self._minima)
+        if self._min_offsets and not self._queues.store_min_offsets(_take(self._min_offsets), removals=self._removals):
+            self._min_offsets.clear()  # a min offset that is not stored costs a later search more time, nothing else
+        return bool(self._ranges or self._min_offsets)
 
     def _find(self, key: bytes) -> ExpiredEntries:
         self._removals = self._queues.removals
@@ -135,7 +135,7 @@ class RocksSweep:
         if found.ranges:
             self._queues.flush_entries()
             self._dropped(found.entries)
-        self._minima.extend(found.minima)
+        self._min_offsets.extend(found.min_offsets)
         self._key = found.next_key
         self._found = None
         self._ranges_wanted = min(2 * self._ranges_wanted, self._ranges_per_flush)

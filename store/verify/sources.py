@@ -102,11 +102,11 @@ def rocks_queues(
     entries = _well_formed_entries(engine.family(ENTRIES_FAMILY).iterate(part), file, findings)
     bounds = _well_formed_bounds(_bounds_in(engine, part), file, findings)
     for entries_of_topic, bounds_of_topic in _side_by_side(entries, bounds):
-        minima: dict[QueueId, StoredBound] = {}
-        maxima: dict[QueueId, StoredBound] = {}
+        min_offsets: dict[QueueId, StoredBound] = {}
+        max_offsets: dict[QueueId, StoredBound] = {}
         for key, value in bounds_of_topic:
             queue, of_maximum = parse_bound_key(key)
-            (maxima if of_maximum else minima)[queue] = parse_bound(value)
+            (max_offsets if of_maximum else min_offsets)[queue] = parse_bound(value)
         for _, pairs in groupby(entries_of_topic, key=_queue_of):
             first = next(pairs)
             try:
@@ -114,9 +114,11 @@ def rocks_queues(
             except ValueError:
                 findings.differ(_stranger(Check.ENTRIES, file, "the key of an entry", first))
                 continue
-            yield StoredQueue(queue, minima.pop(queue, None), maxima.pop(queue, None), _entries(chain((first,), pairs)))
-        for queue in sorted(minima.keys() | maxima.keys()):
-            yield StoredQueue(queue, minima.get(queue), maxima.get(queue), iter(()))
+            yield StoredQueue(
+                queue, min_offsets.pop(queue, None), max_offsets.pop(queue, None), _entries(chain((first,), pairs))
+            )
+        for queue in sorted(min_offsets.keys() | max_offsets.keys()):
+            yield StoredQueue(queue, min_offsets.get(queue), max_offsets.get(queue), iter(()))
 
 
 def file_queues(reader: QueueReader, part: Iterable[QueueId] | None = None) -> Iterator[StoredQueue]:

@@ -45,7 +45,7 @@ def run_sweep(queues: RocksConsumeQueues, rows_max: int = 3) -> tuple[int, int]:
 
 def drop(queues: RocksConsumeQueues, found: ExpiredEntries) -> None:
     assert queues.drop(found.ranges, removals=queues.removals)
-    assert queues.store_minima(found.minima, removals=queues.removals)
+    assert queues.store_min_offsets(found.min_offsets, removals=queues.removals)
 
 
 def by_filter(entries: list[tuple[bytes, bytes]], minimum: int) -> list[tuple[bytes, bytes]]:
@@ -58,17 +58,17 @@ QUEUES = [A0, A1, B0, LITE, QueueId("%LMQ%other", 0), QueueId("A", 7)]
 
 @given(
     log=st.lists(st.sampled_from(QUEUES), max_size=120),
-    minima=st.lists(st.integers(0, 130), min_size=1, max_size=4).map(sorted),
+    min_offsets=st.lists(st.integers(0, 130), min_size=1, max_size=4).map(sorted),
     rows_max=st.integers(2, 9),
 )
 @settings(max_examples=150, deadline=None)
-def test_key_by_key_what_a_compaction_filter_leaves(log: list[QueueId], minima: list[int], rows_max: int) -> None:
+def test_key_by_key_what_a_compaction_filter_leaves(log: list[QueueId], min_offsets: list[int], rows_max: int) -> None:
     engine = memory()
     queues = queues_over(engine)
     for number, queue in enumerate(log):
         put(queues, [request(number, queue, queues.next_offset(queue))])
     before = {queue: queues.bounds(queue).maximum for queue in QUEUES}
-    for minimum in minima:
+    for minimum in min_offsets:
         entries = engine.family(ENTRIES_FAMILY).scan(ALL)
         queues.set_minimum_physical_offset(physical(minimum))
         visible = {queue: offsets(queues, queue) for queue in QUEUES}
@@ -88,7 +88,7 @@ def test_a_second_sweep_finds_nothing_to_do(engine: KeyValueEngine) -> None:
     queues.set_minimum_physical_offset(physical(30))
     assert run_sweep(queues) == (6, 30)
     search = queues.expired_entries().step(rows_max=100)
-    assert (search.ranges, search.minima) == ([], [])
+    assert (search.ranges, search.min_offsets) == ([], [])
     assert run_sweep(queues) == (6, 0)
 
 
@@ -131,7 +131,7 @@ def test_what_was_found_before_a_removal_is_not_dropped_after_it(engine: KeyValu
         queues.truncate(PhysicalOffset(0))
     put(queues, [request(number, A0, number - 4) for number in range(4, 6)])
     assert not queues.drop(found.ranges, removals=removals)
-    assert not queues.store_minima(found.minima, removals=removals)
+    assert not queues.store_min_offsets(found.min_offsets, removals=removals)
     assert offsets(queues, A0) == [0, 1]
     assert queues_over(engine, physical(2)).bounds(A0) == (0, 2)
 

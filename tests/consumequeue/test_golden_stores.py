@@ -108,13 +108,13 @@ def test_quarry_writes_the_same_bytes_as_rocketmq(rocks_clean: Opened, tmp_path:
     for start in range(0, len(requests), 64):
         queues.put(requests[start : start + 64], end)
     assert ours.family(ENTRIES_FAMILY).scan(ALL) == theirs.family(ENTRIES_FAMILY).scan(ALL)
-    minima = [
+    min_offsets = [
         (key, value)
         for key, value in theirs.family(OFFSET_FAMILY).scan(ALL)
         if len(value) == BOUND_SIZE and parse_maximum_key(key) is None
     ]
-    assert minima, "RocketMQ stored minima when it was asked for them; Quarry finds them without"
-    assert sorted(ours.family(OFFSET_FAMILY).scan(ALL) + minima) == theirs.family(OFFSET_FAMILY).scan(ALL)
+    assert min_offsets, "RocketMQ stored minima when it was asked for them; Quarry finds them without"
+    assert sorted(ours.family(OFFSET_FAMILY).scan(ALL) + min_offsets) == theirs.family(OFFSET_FAMILY).scan(ALL)
     ours.close()
 
 
@@ -225,7 +225,7 @@ def test_double_write_rocksdb_holds_a_late_part_and_can_be_completed(golden_copy
     )
     assert 0 < kept < len(normal)
     watermark = queues.dispatched_up_to()
-    queues.delete_minima()
+    queues.delete_min_offsets()
     for start in range(0, len(normal), 256):
         queues.put_missing([each._replace(light_queues=()) for each in normal[start : start + 256]])
     by_queue: dict[QueueId, int] = {}

@@ -176,7 +176,7 @@ def test_a_removal_leaves_what_was_never_there(
             queues.set_minimum_physical_offset(physical(expired))
             search = queues.expired_entries().step()
             queues.drop(search.ranges, removals=queues.removals)
-            queues.store_minima(search.minima, removals=queues.removals)
+            queues.store_min_offsets(search.min_offsets, removals=queues.removals)
             engines.append(engine)
             if not skipped:
                 found, _ = all_ended(queues, 999, "%LMQ%$")

@@ -85,7 +85,7 @@ def test_both_walks_find_what_a_full_scan_finds(chosen: list[tuple[str, int]], l
     assert [each.queue for each in ended(queues, below)] == expected
 
 
-def test_minima_and_strangers_are_passed_over(engine: MemoryEngine) -> None:
+def test_min_offsets_and_strangers_are_passed_over(engine: MemoryEngine) -> None:
     queues = queues_over(engine)
     put(queues, [request(0, A0, 0, (LITE.topic, 0)), request(1, B0, 0)])
     batch = engine.batch()
@@ -135,7 +135,7 @@ def test_what_an_expiry_took_away_needs_no_tombstone(engine: MemoryEngine) -> No
     queues.set_minimum_physical_offset(physical(1))
     found = queues.expired_entries().step()
     assert queues.drop(found.ranges, removals=queues.removals)
-    assert queues.store_minima(found.minima, removals=queues.removals)
+    assert queues.store_min_offsets(found.min_offsets, removals=queues.removals)
     deleted: list[KeyRange] = []
     batch_type = type(engine.batch())
     with pytest.MonkeyPatch.context() as patch:

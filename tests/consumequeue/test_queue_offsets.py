@@ -54,20 +54,20 @@ class Stored:
 
     rows: dict[QueueId, dict[int, int]] = field(default_factory=dict)
     """Queue offset and number of the record of each entry."""
-    maxima: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
+    max_offsets: dict[QueueId, tuple[int, int]] = field(default_factory=dict)
     """Physical offset and queue offset of the last entry."""
-    minima: dict[QueueId, int] = field(default_factory=dict)
+    min_offsets: dict[QueueId, int] = field(default_factory=dict)
     """The offset at which the search for the first entry begins."""
     watermark: int = 0
     log_begin: int = 0
 
     def maximum(self, queue: QueueId) -> int:
-        return self.maxima[queue][1] + 1 if queue in self.maxima else 0
+        return self.max_offsets[queue][1] + 1 if queue in self.max_offsets else 0
 
     def visible(self, queue: QueueId) -> list[int]:
         """Offsets of the entries whose records the log still has, ascending."""
-        begin, end = self.minima.get(queue, 0), self.maximum(queue)
-        if end and self.maxima[queue][0] < self.log_begin:
+        begin, end = self.min_offsets.get(queue, 0), self.maximum(queue)
+        if end and self.max_offsets[queue][0] < self.log_begin:
             return []
         entries = self.rows.get(queue, {})
         return [each for each in sorted(entries) if begin <= each < end and physical(entries[each]) >= self.log_begin]
@@ -88,38 +88,38 @@ class Stored:
             for queue, offset in offsets_of(each):
                 self.rows.setdefault(queue, {})[offset] = each.physical_offset // RECORD_SIZE
                 if offset + 1 >= self.maximum(queue):
-                    self.maxima[queue] = each.physical_offset, offset
+                    self.max_offsets[queue] = each.physical_offset, offset
         self.watermark = dispatched_up_to
 
     def end_for(self, queue: QueueId, offset: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
-        last_physical = self.maxima.get(queue, (0, 0))[0]
+        last_physical = self.max_offsets.get(queue, (0, 0))[0]
         return end_of_stored(self, queue, offset, at, maximum=self.maximum(queue), last_physical=last_physical)
 
     def restart_at(self, queue: QueueId, offset: QueueOffset) -> None:
         entries = {each: number for each, number in self.rows.get(queue, {}).items() if each < offset}
         self.rows[queue] = entries
-        self.maxima.pop(queue, None)
+        self.max_offsets.pop(queue, None)
         if entries:
-            self.maxima[queue] = physical(entries[max(entries)]), max(entries)
+            self.max_offsets[queue] = physical(entries[max(entries)]), max(entries)
         elif offset > 0:
-            self.maxima[queue] = 0, offset - 1
-        if self.minima.get(queue, 0) > self.maximum(queue):
-            del self.minima[queue]
+            self.max_offsets[queue] = 0, offset - 1
+        if self.min_offsets.get(queue, 0) > self.maximum(queue):
+            del self.min_offsets[queue]
 
-    def truncate(self, end: int, minima_at: dict[QueueId, int]) -> None:
-        for queue, (last_physical, last) in list(self.maxima.items()):
+    def truncate(self, end: int, min_offsets_at: dict[QueueId, int]) -> None:
+        for queue, (last_physical, last) in list(self.max_offsets.items()):
             if last_physical >= end:
                 entries = self.rows.get(queue, {})
                 gone = [each for each in entries if each <= last and physical(entries[each]) >= end]
                 self.restart_at(queue, QueueOffset(min(gone, default=last)))
-                if queue in self.minima and minima_at[queue] >= end:
-                    del self.minima[queue]
+                if queue in self.min_offsets and min_offsets_at[queue] >= end:
+                    del self.min_offsets[queue]
         self.watermark = min(self.watermark, end)
 
     def remove(self, queue: QueueId) -> None:
         self.rows.pop(queue, None)
-        self.maxima.pop(queue, None)
-        self.minima.pop(queue, None)
+        self.max_offsets.pop(queue, None)
+        self.min_offsets.pop(queue, None)
 
 
 def offsets_of(each: DispatchRequest) -> list[tuple[QueueId, int]]:
@@ -140,7 +140,7 @@ class OffsetsMachine(RuleBasedStateMachine):
         self.patch.setattr(rocks_bounds, "TABLE_QUEUES", table_queues)
         self.engine = MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY])
         self.stored, self.durable = Stored(), Stored()
-        self.minima_at: dict[QueueId, int] = {}
+        self.min_offsets_at: dict[QueueId, int] = {}
         self.log: list[DispatchRequest] = []
         self.undispatched: list[DispatchRequest] = []
         self.dropped_below = 0
@@ -245,7 +245,11 @@ class OffsetsMachine(RuleBasedStateMachine):
         found = self.queues.light_queues_ended(physical(below), b"")
         busy = {queue for each in self.undispatched for queue, _ in offsets_of(each)}
         still = self.offsets.still_ended(found.ended)
-        wanted = {each for each in LIGHTS if each in self.stored.maxima and self.stored.maxima[each][0] < below * 100}
+        wanted = {
+            each
+            for each in LIGHTS
+            if each in self.stored.max_offsets and self.stored.max_offsets[each][0] < below * 100
+        }
         assert {each.queue for each in still} == wanted - busy
         self.offsets.remove_ended(still)
         for each in still:
@@ -277,10 +281,10 @@ class OffsetsMachine(RuleBasedStateMachine):
                 del entries[each]
         self.flush_entries()
         if stores:
-            assert self.queues.store_minima(found.minima, removals=self.queues.removals)
-            for key, value in found.minima:
+            assert self.queues.store_min_offsets(found.min_offsets, removals=self.queues.removals)
+            for key, value in found.min_offsets:
                 queue, bound = parse_bound_key(key)[0], parse_bound(value)
-                self.stored.minima[queue], self.minima_at[queue] = bound.queue_offset, bound.physical_offset
+                self.stored.min_offsets[queue], self.min_offsets_at[queue] = bound.queue_offset, bound.physical_offset
 
     @rule()
     def flush_entries(self) -> None:
@@ -308,7 +312,7 @@ class OffsetsMachine(RuleBasedStateMachine):
             self.queues.bounds(queue)  # into the caches; queues that were deleted need the rest of the log to be right
         if self.stored.watermark > end:
             self.queues.truncate(end)
-            self.stored.truncate(end, self.minima_at)
+            self.stored.truncate(end, self.min_offsets_at)
             self.durable = deepcopy(self.stored)
         again = [each for each in self.log if each.physical_offset >= max(self.stored.watermark, begin)]
         put_again(self.stored, again, end)
@@ -346,7 +350,7 @@ class OffsetsMachine(RuleBasedStateMachine):
 
     @rule(topic=st.sampled_from(TOPICS))
     def open_topic(self, topic: str) -> None:
-        stored = [each for each in QUEUES if each.topic == topic and each in self.stored.maxima]
+        stored = [each for each in QUEUES if each.topic == topic and each in self.stored.max_offsets]
         assert self.queues.queues_of(topic) == stored
 
     def compare_next(self, queue: QueueId, offset: int) -> None:
@@ -404,7 +408,7 @@ def plant_removed_queues_kept_in_the_table(patch: pytest.MonkeyPatch) -> None:
 
 def plant_known_queues_not_advanced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RocksBounds, "written", lambda self, staged: self.stored(staged[1]))
-    patch.setattr(RocksBounds, "written_last", lambda self, _, maxima: self.stored(maxima))
+    patch.setattr(RocksBounds, "written_last", lambda self, _, max_offsets: self.stored(max_offsets))
 
 
 def plant_table_not_told(patch: pytest.MonkeyPatch) -> None:

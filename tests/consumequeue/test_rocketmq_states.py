@@ -107,7 +107,7 @@ def test_entries_below_a_reinitialised_minimum_stay_hidden_until_it_is_forgotten
     queues = database.queues(0)
     assert queues.bounds(QUEUE) == (42, 42)
     assert offsets(queues) == []
-    queues.delete_minima()
+    queues.delete_min_offsets()
     assert database.stored_minimum() is None
     queues.put_missing([request(at, at * 100) for at in range(42)])
     assert queues.bounds(QUEUE) == (0, 42)
@@ -133,14 +133,14 @@ def test_messages_are_read_that_come_below_a_minimum_that_expiry_has_put_right(d
     assert queues.bounds(QUEUE) == (1, 1)
     queues.set_minimum_physical_offset(PhysicalOffset(100))
     found = queues.expired_entries().step()
-    assert queues.store_minima(found.minima, removals=queues.removals)
+    assert queues.store_min_offsets(found.min_offsets, removals=queues.removals)
     queues.put([request(1, 5_000)], PhysicalOffset(5_100))
     assert queues.bounds(QUEUE) == (1, 2)
     assert offsets(queues) == [1]
 
 
 @pytest.mark.parametrize(("last", "minimum", "expected"), [(0, 2, 1), (0, 9, 1), (None, 2, 1), (4, 5, 0), (4, 2, 0)])
-def test_minima_above_their_maxima_are_forgotten(
+def test_min_offsets_above_their_max_offsets_are_forgotten(
     database: Database, last: int | None, minimum: int, expected: int
 ) -> None:
     """rmq#10417: what came into such a queue was hidden below its minimum. Double write stores one at its end."""
@@ -151,7 +151,7 @@ def test_minima_above_their_maxima_are_forgotten(
     database.checkpoint(1_000)
     queues = database.queues(0)
     first, begin = queues.bounds(QUEUE)[1], 0 if expected else minimum
-    assert queues.delete_inverted_minima() == expected
+    assert queues.delete_inverted_min_offsets() == expected
     assert (database.stored_minimum() is None) == bool(expected)
     for count in range(1, 4):
         queues.put([request(queues.next_offset(QUEUE), 5_000 + count)], PhysicalOffset(5_000 + count))
@@ -160,7 +160,7 @@ def test_minima_above_their_maxima_are_forgotten(
     assert queues.dispatched_up_to() == 5_003
 
 
-def test_inverted_minima_are_found_among_many_rows(database: Database) -> None:
+def test_inverted_min_offsets_are_found_among_many_rows(database: Database) -> None:
     """Maxima and minima of a topic lie on different pages."""
     batch = database.engine.batch()
     for number in range(1_500):
@@ -170,9 +170,9 @@ def test_inverted_minima_are_found_among_many_rows(database: Database) -> None:
     batch.put(database.engine.family(OFFSET_FAMILY), b"a stranger's row", BOUND.pack(0, 100))
     database.engine.write(batch)
     queues = database.queues(0)
-    assert queues.delete_inverted_minima() == 1_500 // 10 * 2
+    assert queues.delete_inverted_min_offsets() == 1_500 // 10 * 2
     assert database.engine.family(OFFSET_FAMILY).get(b"a stranger's row") is not None
-    assert queues.delete_inverted_minima() == 0
+    assert queues.delete_inverted_min_offsets() == 0
 
 
 def test_the_search_begins_at_the_stored_minimum_and_moves_up(database: Database) -> None:
@@ -290,10 +290,10 @@ def test_bounds_are_never_inverted_nor_below_the_log(
             case "expire":
                 found = queues.expired_entries().step()
                 queues.drop(found.ranges, removals=queues.removals)
-                queues.store_minima(found.minima, removals=queues.removals)
+                queues.store_min_offsets(found.min_offsets, removals=queues.removals)
             case _:
                 queues = database.queues(begin)
-                queues.delete_inverted_minima()
+                queues.delete_inverted_min_offsets()
         bounds = queues.bounds(QUEUE)
         assert 0 <= bounds.minimum <= bounds.maximum == queues.next_offset(QUEUE)
         entries = queues.entries(QUEUE, QueueOffset(0), 1_000)

@@ -74,7 +74,7 @@ def test_a_range_holds_the_keys_of_its_queue_or_topic_and_no_others(
     same_topic = queue.topic == other.topic
     assert (start <= key < end) == same_topic
     assert (start <= layout.minimum_key(other) < end) == same_topic
-    start, end = layout.maxima_range(queue.topic)
+    start, end = layout.max_offsets_range(queue.topic)
     assert end is not None
     assert (start <= layout.maximum_key(other) < end) == same_topic
     assert not start <= layout.minimum_key(other) < end

@@ -356,14 +356,14 @@ def plant_known_queues_not_advanced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RocksBounds, "written", lambda self, staged: self.stored(staged[1]))
 
 
-def plant_maxima_that_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def plant_max_offsets_that_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RocksBounds, "stored", lambda *_: None)
 
 
 IN_NATIVE_PATH = [
     plant_deleted_queues_in_the_native_table,
     plant_known_queues_not_advanced,
-    plant_maxima_that_are_not_told,
+    plant_max_offsets_that_are_not_told,
 ]
 UNDER_SYNC = [plant_requests_lost_in_a_flush, plant_room_made_for_all]
 """Mistakes with messages that wait for their flush: under `async` none does."""

@@ -69,7 +69,7 @@ def bring_over(broker: Broker, work: Backfill, chance: Random) -> None:
                 left = work.put(portion)
         broker.flush_queues()
         work.save(portion.end)
-    while work.raise_maxima():
+    while work.raise_max_offsets():
         pass
     broker.flush_queues([sending(chance)])
     work.save(work.end)

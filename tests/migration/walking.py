@@ -40,7 +40,7 @@ def backfill(store: OpenStore) -> None:
                 work.look_up_again(portion)
             while work.put(portion):
                 pass
-        while work.raise_maxima():
+        while work.raise_max_offsets():
             pass
         store.messages.flush()
         store.messages.flush_queues()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from quarry_mq.protocol.names import CHECKPOINT_TOPIC
 from quarry_mq.store.consumequeue.rocks.bounds import NOTHING_STORED
 from quarry_mq.store.consumequeue.rocks_layout import BOUND, I64, keys_of
-from quarry_mq.store.native import MaximaTable, Native
+from quarry_mq.store.native import MaxOffsetTable, Native
 
 QUEUES = st.tuples(st.sampled_from(["a", "orders", "%RETRY%billing", "x" * 255, "é"]), st.integers(0, 3))
 STEPS = st.lists(
@@ -26,7 +26,7 @@ def stored(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
-def found(table: MaximaTable, queue: tuple[str, int]) -> tuple[bytes | None, int | None]:
+def found(table: MaxOffsetTable, queue: tuple[str, int]) -> tuple[bytes | None, int | None]:
     """The maximum, and where the queue begins."""
     rows = table.find([queue])
     assert rows is not None
@@ -35,7 +35,7 @@ def found(table: MaximaTable, queue: tuple[str, int]) -> tuple[bytes | None, int
     return value, begin
 
 
-def found_maximum(table: MaximaTable, queue: tuple[str, int]) -> bytes | None:
+def found_maximum(table: MaxOffsetTable, queue: tuple[str, int]) -> bytes | None:
     return found(table, queue)[0]
 
 
@@ -43,7 +43,7 @@ def found_maximum(table: MaximaTable, queue: tuple[str, int]) -> bytes | None:
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_it_tells_what_was_stored_last(native: Native, steps: list[tuple[str, object]]) -> None:
     """Once all was put in, of others that nothing is stored, until it is cleared."""
-    table = native.MaximaTable(1_000)
+    table = native.MaxOffsetTable(1_000)
     model: dict[tuple[str, int], bytes] = {}
     begins: dict[tuple[str, int], int] = {}
     fills = has_all = False
@@ -55,7 +55,7 @@ def test_it_tells_what_was_stored_last(native: Native, steps: list[tuple[str, ob
         elif what == "put_begins":
             assert isinstance(about, list)
             begins.update((queue, begin) for queue, begin in about if queue in model)
-            table.put_begins([(keys_of(queue)[1], begin) for queue, begin in about])
+            table.put_min_offsets([(keys_of(queue)[1], begin) for queue, begin in about])
         elif what == "remove":
             assert isinstance(about, tuple)
             model.pop(about, None)
@@ -74,7 +74,7 @@ def test_it_tells_what_was_stored_last(native: Native, steps: list[tuple[str, ob
 
 
 def test_of_more_queues_than_it_has_room_for_it_forgets_some_and_never_errs(native: Native) -> None:
-    table = native.MaximaTable(1_000)
+    table = native.MaxOffsetTable(1_000)
     queues = [(f"topic-{number // 8}", number % 8) for number in range(20_000)]
     table.begin_all()
     for turn in range(2):
@@ -90,13 +90,13 @@ def test_of_more_queues_than_it_has_room_for_it_forgets_some_and_never_errs(nati
 
 def test_all_of_those_that_it_has_room_for_are_there(native: Native) -> None:
     """Also the few whose slots are all in use, wherever they lie after others have gone."""
-    table = native.MaximaTable(100_000)
+    table = native.MaxOffsetTable(100_000)
     queues = [(f"topic-{number}", 0) for number in range(100_000)]
     keys = [keys_of(queue)[1] for queue in queues]
     table.begin_all()
     table.put_all([(key, stored(number)) for number, key in enumerate(keys)])
     table.end_all()
-    table.put_begins([(key, number) for number, key in enumerate(keys)])
+    table.put_min_offsets([(key, number) for number, key in enumerate(keys)])
     for key in keys[::2]:
         table.remove(key)
     changed = {number: stored(number + (number % 3 == 1)) for number in range(1, len(keys), 2)}
@@ -109,11 +109,11 @@ def test_all_of_those_that_it_has_room_for_are_there(native: Native) -> None:
 
 @pytest.mark.parametrize("queue", [(CHECKPOINT_TOPIC, 0), ("x" * 256, 0), ("\ud800", 0)])
 def test_names_that_no_topic_can_have_are_left_to_python(native: Native, queue: tuple[str, int]) -> None:
-    assert native.MaximaTable(8).find([("orders", 0), queue]) is None
+    assert native.MaxOffsetTable(8).find([("orders", 0), queue]) is None
 
 
 def test_what_is_no_maximum_is_refused(native: Native) -> None:
-    table = native.MaximaTable(8)
+    table = native.MaxOffsetTable(8)
     with pytest.raises(ValueError, match="16 bytes"):
         table.put_all([(keys_of(("orders", 0))[1], b"\0" * 8)])
     assert found_maximum(table, ("orders", 0)) is None
@@ -131,12 +131,12 @@ def test_what_is_no_maximum_is_refused(native: Native) -> None:
 def test_it_tells_where_entries_lie(
     native: Native, *, last: int, physical: int, begin: int, start: int, limit: int, minimum: int
 ) -> None:
-    table, queue = native.MaximaTable(8), ("orders", 3)
+    table, queue = native.MaxOffsetTable(8), ("orders", 3)
     prefix, key = keys_of(queue)
     assert table.place(queue, start, limit, minimum) is None
     table.put_all([(key, BOUND.pack(physical, last))])
     assert table.place(queue, start, limit, minimum) is None, "where it begins is not known"
-    table.put_begins([(key, begin)])
+    table.put_min_offsets([(key, begin)])
     place = table.place(queue, start, limit, minimum)
     assert place is not None
     wanted = range(max(start, begin), last + 1)[: max(limit, 0)] if physical >= minimum else range(0)
@@ -146,10 +146,10 @@ def test_it_tells_where_entries_lie(
 
 
 def test_places_that_cannot_be_told_are_left_to_python(native: Native) -> None:
-    table, queue = native.MaximaTable(8), ("orders", 0)
+    table, queue = native.MaxOffsetTable(8), ("orders", 0)
     key = keys_of(queue)[1]
     table.put_all([(key, BOUND.pack(0, 2**63 - 1))])
-    table.put_begins([(key, 0)])
+    table.put_min_offsets([(key, 0)])
     assert table.place(queue, 0, 1, 0) is None, "no key is behind its last entry"
     table.put_all([(key, BOUND.pack(0, 7))])
     assert table.place(queue, 2**63, 1, 0) is None

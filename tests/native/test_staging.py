@@ -80,15 +80,15 @@ def test_it_writes_what_python_writes(
         )
 
 
-def test_of_the_maxima_those_that_would_go_back_are_left_out_and_unknown_ones_named(native: Native) -> None:
-    table = native.MaximaTable(8)
+def test_of_the_max_offsets_those_that_would_go_back_are_left_out_and_unknown_ones_named(native: Native) -> None:
+    table = native.MaxOffsetTable(8)
     known = keys_of(A0)[1]
     table.put_all([(known, bytes(8) + (5).to_bytes(8, "big"))])
     staged = table.stage([request(1, A0, 4), request(2, B0, 7), request(3, B0, 8)])
     assert staged is not None
-    entries, maxima, last, unknown = staged
+    entries, max_offsets, last, unknown = staged
     assert [len(key) - len(keys_of(queue)[0]) for (key, _), queue in zip(entries, (A0, B0, B0), strict=True)] == [8] * 3
-    assert (maxima, unknown) == ([], [1])
+    assert (max_offsets, unknown) == ([], [1])
     assert last == [(A0, 4, 100), (B0, 8, 300)]
     assert table.ends([A0, B0]) == [6, None]
     staged = table.stage([request(1, A0, 5)])
@@ -98,29 +98,29 @@ def test_of_the_maxima_those_that_would_go_back_are_left_out_and_unknown_ones_na
 
 @pytest.mark.parametrize("topic", [CHECKPOINT_TOPIC, "x" * 256, "\ud800"])
 def test_names_that_no_topic_can_have_are_left_to_python(native: Native, topic: str) -> None:
-    table = native.MaximaTable(8)
+    table = native.MaxOffsetTable(8)
     assert table.stage([request(1, A0, 0), request(2, QueueId(topic, 0), 0)]) is None
     assert table.ends([A0, (topic, 0)]) is None
 
 
 def test_a_message_has_an_entry_in_each_of_its_light_queues(native: Native) -> None:
-    table, other = native.MaximaTable(8), QueueId("%LMQ%other", 0)
+    table, other = native.MaxOffsetTable(8), QueueId("%LMQ%other", 0)
     staged = table.stage(
         [request(1, A0, 4, (LITE.topic, 7), (other.topic, 2)), request(2, A0, 5, (LITE.topic, 8)), request(3, B0, 0)]
     )
     assert staged is not None
-    entries, maxima, last, unknown = staged
+    entries, max_offsets, last, unknown = staged
     queues = [A0, LITE, other, A0, LITE, B0]
     assert [key[:-8] for key, _ in entries] == [keys_of(queue)[0] for queue in queues]
     assert [int.from_bytes(key[-8:], "big") for key, _ in entries] == [4, 7, 2, 5, 8, 0]
     assert [int.from_bytes(entry[:8], "big") for _, entry in entries] == [100, 100, 100, 200, 200, 300]
     assert last == [(A0, 5, 200), (LITE, 8, 200), (other, 2, 100), (B0, 0, 300)]
-    assert (maxima, unknown) == ([], [0, 1, 2, 3])
+    assert (max_offsets, unknown) == ([], [0, 1, 2, 3])
 
 
 @pytest.mark.parametrize("name", [CHECKPOINT_TOPIC, "x" * 256, "\ud800"])
 def test_light_queues_that_no_topic_can_be_called_as_are_left_to_python(native: Native, name: str) -> None:
-    assert native.MaximaTable(8).stage([request(1, A0, 0, (LITE.topic, 0), (name, 0))]) is None
+    assert native.MaxOffsetTable(8).stage([request(1, A0, 0, (LITE.topic, 0), (name, 0))]) is None
 
 
 def test_a_queue_without_a_message_is_looked_for_once(native: Native) -> None:

@@ -47,8 +47,8 @@ def expire_below(
     found = queues.expired_entries().step()
     assert found.next_key is None
     assert queues.drop(found.ranges, removals=queues.removals)
-    assert queues.store_minima(found.minima, removals=queues.removals)
-    stored = dict(found.minima)
+    assert queues.store_min_offsets(found.min_offsets, removals=queues.removals)
+    stored = dict(found.min_offsets)
     return {queue: parse_bound(stored.get(minimum_key(queue), bytes(16))).queue_offset for queue in QUEUES}
 
 
@@ -85,7 +85,7 @@ def test_of_where_queues_begin_nobody_asks(
             assert queues.entries(queue, QueueOffset(0), 200) == plain.entries(queue, QueueOffset(0), 200)
 
 
-def test_minima_that_are_stored_later_are_known(engine: KeyValueEngine, native: Native) -> None:
+def test_min_offsets_that_are_stored_later_are_known(engine: KeyValueEngine, native: Native) -> None:
     queues = queues_over(engine)
     queues.use(native)
     warm(queues)

@@ -79,11 +79,11 @@ def test_a_large_store_is_rebuilt_as_it_was(spark: SparkSession, tmp_path: Path)
     assert report.counts[Check.RECORDS].checked == MESSAGES
     with scratch_store(root, Durability.ASYNC) as store:
         assert store.recovery.findings.records == 0, "nothing is left to be dispatched"
-        maxima = [store.messages.bounds(QueueId(TOPIC, number)).maximum for number in range(QUEUES)]
-        assert sum(maxima) == MESSAGES
+        max_offsets = [store.messages.bounds(QueueId(TOPIC, number)).maximum for number in range(QUEUES)]
+        assert sum(max_offsets) == MESSAGES
     found = digests_of_rocketmq(root, tmp_path, QueuesIn.ROCKSDB, timeout_s=TIMEOUT_S / 2)
     queues = {queue: each for queue, each in found.items() if queue[0] == TOPIC}
-    assert [queues[TOPIC, number].maximum for number in range(QUEUES)] == maxima
+    assert [queues[TOPIC, number].maximum for number in range(QUEUES)] == max_offsets
     assert sum(each.units for each in queues.values()) == MESSAGES
     assert not any(each.unreadable for each in queues.values())
 

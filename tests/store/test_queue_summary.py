@@ -116,7 +116,7 @@ def test_what_an_expiry_removed_does_not_count(tmp_path: Path) -> None:
     assert summarize_queues(source, largest_max=1).largest == [CountedQueue(QueueId("orders", 0), 100)]
     found = queues.expired_entries().step()
     assert queues.drop(found.ranges, removals=queues.removals)
-    assert queues.store_minima(found.minima, removals=queues.removals)
+    assert queues.store_min_offsets(found.min_offsets, removals=queues.removals)
     assert summarize_queues(source, largest_max=1).largest == [CountedQueue(QueueId("orders", 0), 10)]
 
 

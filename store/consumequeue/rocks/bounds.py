@@ -18,7 +18,7 @@ from quarry_mq.store.consumequeue.rocks_layout import (
 from quarry_mq.store.consumequeue.search import EntryAtOrAfter, FoundEntry, first_at_least
 from quarry_mq.store.lru_cache import LruCache
 from quarry_mq.store.message import DispatchRequest
-from quarry_mq.store.native import EntryPlace, MaximaTable, Native
+from quarry_mq.store.native import EntryPlace, MaxOffsetTable, Native
 from quarry_mq.store.offsets import PhysicalOffset, QueueExtent, QueueOffset
 
 QUEUES_PER_READ: Final = 1_000
@@ -41,7 +41,7 @@ Queue = tuple[str, int]
 """A QueueId, or a plain tuple that is equal to it."""
 
 
-class KnownQueue:
+class CachedBounds:
     """The cached state of one queue.
 
     `maximum` and `last_physical` are as stored. The others are loaded on first use: `begin`, the stored min offset, and
@@ -74,7 +74,7 @@ class KnownQueue:
             self.last_physical = physical_offset
 
 
-LastEntries = dict[KnownQueue, tuple[QueueOffset, PhysicalOffset]]
+LastEntries = dict[CachedBounds, tuple[QueueOffset, PhysicalOffset]]
 """The last entry of each queue that a batch touches."""
 
 
@@ -90,7 +90,7 @@ class RocksBounds:
     `cached_max` queues of about 500 bytes each are cached. With the native part there is a second cache behind that, of
     the stored bounds alone, for a million queues that were in use at some time: finding one of them in RocksDB takes as
     long as everything else in a send to its queue. Whoever changes rows of the family reports it here after the write:
-    `written`, `written_last`, `replaced`, `stored_minima` or `forget_all`.
+    `written`, `written_last`, `replaced`, `stored_min_offsets` or `forget_all`.
     Raises ValueError for the name that no topic can have, `kv.KvError`.
     """
 
@@ -99,8 +99,8 @@ class RocksBounds:
         self._offsets = offsets
         self._entries = entries
         self.minimum: PhysicalOffset = minimum
-        self._cache: LruCache[Queue, KnownQueue] = LruCache(max(1, cached_max // 2))
-        self._table: MaximaTable | None = None
+        self._cache: LruCache[Queue, CachedBounds] = LruCache(max(1, cached_max // 2))
+        self._table: MaxOffsetTable | None = None
         self._warmed = 0
         self.cached = self._cache.get
         """Bound method of the cache: the hot path inlines `find` as `cached(queue) or load(queue)`."""
@@ -110,7 +110,7 @@ class RocksBounds:
 
     def use(self, native: Native) -> None:
         """Use the native second cache from now on."""
-        self._table = native.MaximaTable(TABLE_QUEUES)
+        self._table = native.MaxOffsetTable(TABLE_QUEUES)
 
     def warm(self, after: bytes) -> bytes | None:
         """Load more stored max offsets into the native cache, from the keys after `behind`; b"" begins.
@@ -123,32 +123,32 @@ class RocksBounds:
         if not after:
             self._table.begin_all()
         page = self._offsets.scan(KeyRange(after + b"\0", None), limit=ROWS_PER_PAGE)
-        maxima = [row for row in page if is_maximum(*row)]
-        self._table.put_all(maxima)
-        self._warm_begins([key for key, _ in maxima], page)
-        self._warmed += len(maxima)
+        max_offsets = [row for row in page if is_maximum(*row)]
+        self._table.put_all(max_offsets)
+        self._warm_min_offsets([key for key, _ in max_offsets], page)
+        self._warmed += len(max_offsets)
         if len(page) == ROWS_PER_PAGE:
             return page[-1][0]
         self._table.end_all()
         return None
 
-    def find(self, queue: Queue) -> KnownQueue:
+    def find(self, queue: Queue) -> CachedBounds:
         return self._cache.get(queue) or self.load(queue)
 
-    def load(self, queue: Queue) -> KnownQueue:
+    def load(self, queue: Queue) -> CachedBounds:
         """Load a queue that is not cached."""
         rows = None if self._table is None else self._table.find([queue])
         prefix, key, stored, begin = (*keys_of(queue), None, None) if rows is None else rows[0]
         if stored is None and (stored := self._offsets.get(key)) is not None:
             self.stored([(key, stored)])
-        return self._keep(queue, KnownQueue(prefix, key, stored, begin))
+        return self._keep(queue, CachedBounds(prefix, key, stored, begin))
 
-    def look_up(self, queue: Queue) -> KnownQueue:
+    def look_up(self, queue: Queue) -> CachedBounds:
         """Read the queue from the database, bypassing the caches. From any thread."""
         prefix, key = keys_of(queue)
-        return KnownQueue(prefix, key, self._offsets.get(key))
+        return CachedBounds(prefix, key, self._offsets.get(key))
 
-    def find_all(self, queues: Sequence[Queue]) -> list[KnownQueue]:
+    def find_all(self, queues: Sequence[Queue]) -> list[CachedBounds]:
         """Return all these queues; those that are not cached are loaded together."""
         cached = self._cache.get
         found = [cached(queue) for queue in queues]
@@ -169,7 +169,7 @@ class RocksBounds:
             return _NOWHERE
         return known.place(max(start, self._begin_of(known)), limit)
 
-    def _begin_of(self, queue: KnownQueue) -> int:
+    def _begin_of(self, queue: CachedBounds) -> int:
         """Return the stored min offset of a queue that has a max offset: the search for its first entry begins there.
 
         RocketMQ stores a min offset lazily, so often there is none; then it is 0. It is read once. A min offset stored
@@ -180,7 +180,7 @@ class RocksBounds:
         assert queue.begin is not None
         return queue.begin
 
-    def _find_begins(self, queues: Sequence[KnownQueue]) -> None:
+    def _find_begins(self, queues: Sequence[CachedBounds]) -> None:
         """Load the min offsets that are not cached yet, in one read. Every queue must have a max offset."""
         unknown = [queue for queue in queues if queue.begin is None]
         if not unknown:
@@ -189,19 +189,19 @@ class RocksBounds:
         for queue, minimum in zip(unknown, stored, strict=True):
             queue.begin = _begin(minimum)
         if self._table is not None:
-            self._table.put_begins([(queue.maximum_key, cast(int, queue.begin)) for queue in unknown])
+            self._table.put_min_offsets([(queue.maximum_key, cast(int, queue.begin)) for queue in unknown])
 
-    def stored_minima(self, minima: Sequence[tuple[bytes, bytes]]) -> None:
+    def stored_min_offsets(self, min_offsets: Sequence[tuple[bytes, bytes]]) -> None:
         """Record that these min offsets (key, value) are now in the database.
 
         Later reads then do not scan over removed entries, and miss no entry where a min offset is lower than before:
         RocketMQ may leave a min offset above the max offset (rmq#10417).
         """
-        for key, minimum in minima:
+        for key, minimum in min_offsets:
             if (known := self._cache.get(parse_bound_key(key)[0])) is not None:
                 known.begin = _begin(minimum)
         if self._table is not None:
-            self._table.put_begins([(maximum_key_beside(key), _begin(minimum)) for key, minimum in minima])
+            self._table.put_min_offsets([(maximum_key_beside(key), _begin(minimum)) for key, minimum in min_offsets])
 
     def next_offsets(self, queues: Sequence[Queue]) -> list[int]:
         """Return the max offset of each queue.
@@ -227,30 +227,30 @@ class RocksBounds:
         """
         if self._table is None or not isinstance(requests, list) or (staged := self._table.stage(requests)) is None:
             return None
-        entries, maxima, last, unknown = staged
+        entries, max_offsets, last, unknown = staged
         if unknown:
             of_unknown = [last[index] for index in unknown]
-            maxima += new_maxima({self.find(queue): (offset, at) for queue, offset, at in of_unknown})
-        return entries, maxima, last
+            max_offsets += new_max_offsets({self.find(queue): (offset, at) for queue, offset, at in of_unknown})
+        return entries, max_offsets, last
 
     def written(self, staged: StagedEntries) -> None:
         """Update the caches, like `written_last`. Call it only after the write: a failed one must not change them."""
-        _, maxima, last = staged
+        _, max_offsets, last = staged
         cached = self._cache.get
         for queue, queue_offset, physical_offset in last:
             if (known := cached(queue)) is not None:
                 known.advance(queue_offset, physical_offset)
-        self.stored(maxima)
+        self.stored(max_offsets)
 
-    def written_last(self, last_of: LastEntries, maxima: list[tuple[bytes, bytes]]) -> None:
+    def written_last(self, last_of: LastEntries, max_offsets: list[tuple[bytes, bytes]]) -> None:
         for known, (queue_offset, physical_offset) in last_of.items():
             known.advance(queue_offset, physical_offset)
-        self.stored(maxima)
+        self.stored(max_offsets)
 
-    def stored(self, maxima: list[tuple[bytes, bytes]]) -> None:
+    def stored(self, max_offsets: list[tuple[bytes, bytes]]) -> None:
         """Record that these max offsets (key, value) are now in the database."""
         if self._table is not None:
-            self._table.put_all(maxima)
+            self._table.put_all(max_offsets)
 
     def replaced(self, queue: Queue, maximum: bytes | None) -> None:
         """Record that the queue was removed or begun again: `maximum` is the stored value, None if no row is left."""
@@ -273,30 +273,30 @@ class RocksBounds:
         if self._table is not None:
             self._table.clear()
 
-    def _load_all(self, queues: list[Queue]) -> dict[Queue, KnownQueue]:
+    def _load_all(self, queues: list[Queue]) -> dict[Queue, CachedBounds]:
         """Load distinct queues that are not cached."""
         rows = None if self._table is None else self._table.find(queues)
         if rows is None:
             rows = [(*keys_of(queue), None, None) for queue in queues]
         unknown = [key for _, key, value, _ in rows if value is None]
         stored = self._read(unknown) if unknown else {}
-        loaded: dict[Queue, KnownQueue] = {}
+        loaded: dict[Queue, CachedBounds] = {}
         for queue, (prefix, key, value, begin) in zip(queues, rows, strict=True):
-            known = KnownQueue(prefix, key, stored.get(key) if value is None else value, begin)
+            known = CachedBounds(prefix, key, stored.get(key) if value is None else value, begin)
             loaded[queue] = self._keep(queue, known)
         return loaded
 
-    def _warm_begins(self, maximum_keys: list[bytes], page: list[tuple[bytes, bytes]]) -> None:
+    def _warm_min_offsets(self, maximum_keys: list[bytes], page: list[tuple[bytes, bytes]]) -> None:
         """Load the min offsets of these queues. They follow the topic's max offsets, maybe on the next page."""
         assert self._table is not None
-        minima: dict[bytes, bytes | None] = dict(page)
+        min_offsets: dict[bytes, bytes | None] = dict(page)
         wanted = [minimum_key_beside(key) for key in maximum_keys]
         elsewhere = [key for key in wanted if key > page[-1][0]]
-        minima.update(zip(elsewhere, self._offsets.get_many(elsewhere), strict=True))
-        begins = [_begin(minima.get(key)) for key in wanted]
-        self._table.put_begins(list(zip(maximum_keys, begins, strict=True)))
+        min_offsets.update(zip(elsewhere, self._offsets.get_many(elsewhere), strict=True))
+        begins = [_begin(min_offsets.get(key)) for key in wanted]
+        self._table.put_min_offsets(list(zip(maximum_keys, begins, strict=True)))
 
-    def _keep(self, queue: Queue, known: KnownQueue) -> KnownQueue:
+    def _keep(self, queue: Queue, known: CachedBounds) -> CachedBounds:
         if self._cache.is_full:
             self._cache.rotate()
         self._cache.put(queue, known)
@@ -315,7 +315,7 @@ class RocksBounds:
 
     # -- the first entry
 
-    def first_offset(self, queue: KnownQueue) -> int:
+    def first_offset(self, queue: CachedBounds) -> int:
         """Return the current min offset: the first entry whose record the log still has.
 
         For an empty queue that is the max offset.
@@ -328,20 +328,20 @@ class RocksBounds:
         queue.first = self.search(queue, begin, queue.maximum, self.minimum)
         return queue.maximum if queue.first is None else queue.first.queue_offset
 
-    def extents(self, queues: Sequence[KnownQueue]) -> list[QueueExtent]:
+    def extents(self, queues: Sequence[CachedBounds]) -> list[QueueExtent]:
         """Return the extent of each queue; most of those not read before are found with two reads for all."""
         self._look_where_most_begin([each for each in queues if each.first is None and self._may_have_some(each)])
         return [self._extent(each) for each in queues]
 
-    def _extent(self, queue: KnownQueue) -> QueueExtent:
+    def _extent(self, queue: CachedBounds) -> QueueExtent:
         minimum = QueueOffset(self.first_offset(queue))
         begins_at = queue.first.physical_offset if queue.first is not None and minimum < queue.maximum else None
         return QueueExtent(minimum, QueueOffset(queue.maximum), begins_at)
 
-    def search(self, queue: KnownQueue, begin: int, end: int, at_least: PhysicalOffset) -> FoundEntry | None:
+    def search(self, queue: CachedBounds, begin: int, end: int, at_least: PhysicalOffset) -> FoundEntry | None:
         return first_at_least(self.entry_at_or_after(queue), begin, end, at_least)
 
-    def entry_at_or_after(self, queue: KnownQueue) -> EntryAtOrAfter:
+    def entry_at_or_after(self, queue: CachedBounds) -> EntryAtOrAfter:
         def entry_at_or_after(start: int, before: int) -> FoundEntry | None:
             keys = KeyRange(queue.prefix + _pack_offset(start), queue.prefix + _pack_offset(before))
             found = self._entries.scan(keys, limit=1)
@@ -353,10 +353,10 @@ class RocksBounds:
 
         return entry_at_or_after
 
-    def _may_have_some(self, queue: KnownQueue) -> bool:
+    def _may_have_some(self, queue: CachedBounds) -> bool:
         return queue.maximum > 0 and queue.last_physical >= self.minimum
 
-    def _look_where_most_begin(self, queues: list[KnownQueue]) -> None:
+    def _look_where_most_begin(self, queues: list[CachedBounds]) -> None:
         """Read the entries at the stored min offset, or at 0. An entry whose record the log still has is the first."""
         if not queues:
             return
@@ -380,11 +380,11 @@ def maximum_of(stored: bytes | None) -> int:
     return last + 1
 
 
-def new_maxima(last_of: LastEntries) -> list[tuple[bytes, bytes]]:
+def new_max_offsets(last_of: LastEntries) -> list[tuple[bytes, bytes]]:
     """Return keys and values of the max offsets that change with the entries."""
-    maxima = []
+    max_offsets = []
     for queue, (queue_offset, physical_offset) in last_of.items():
         # A repeated request may lie below the stored max offset, which never falls here.
         if queue_offset + 1 >= queue.maximum:
-            maxima.append((queue.maximum_key, _pack_bound(physical_offset, queue_offset)))
-    return maxima
+            max_offsets.append((queue.maximum_key, _pack_bound(physical_offset, queue_offset)))
+    return max_offsets

@@ -25,7 +25,7 @@ from quarry_mq.store.consumequeue.search import FoundEntry
 from quarry_mq.store.consumequeue.windows import EntryWindow, joined
 from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
-MAXIMA_PER_READ: Final = 1_000
+MAX_OFFSETS_PER_READ: Final = 1_000
 
 
 class RocksEntryReader:
@@ -39,11 +39,11 @@ class RocksEntryReader:
         start = b""
         while True:
             # page by page: an iterator that lives for hours keeps alive the tables that compaction has replaced
-            rows = self._offsets.scan(KeyRange(start, None), limit=MAXIMA_PER_READ)
+            rows = self._offsets.scan(KeyRange(start, None), limit=MAX_OFFSETS_PER_READ)
             for key, value in rows:
                 if len(value) == BOUND_SIZE and (queue := parse_maximum_key(key)) is not None:
                     yield queue
-            if len(rows) < MAXIMA_PER_READ:
+            if len(rows) < MAX_OFFSETS_PER_READ:
                 return
             start = rows[-1][0] + b"\0"
 

@@ -62,7 +62,7 @@ class ExpiredEntries:
     kept_entries: int = 0
     """The largest possible number of entries that stay in the queues checked."""
     ranges: list[KeyRange] = field(default_factory=list)
-    minima: list[tuple[bytes, bytes]] = field(default_factory=list)
+    min_offsets: list[tuple[bytes, bytes]] = field(default_factory=list)
 
     def add(self, following: ExpiredEntries) -> None:
         """Add the result of the following step to this one."""
@@ -71,7 +71,7 @@ class ExpiredEntries:
         self.entries += following.entries
         self.kept_entries += following.kept_entries
         self.ranges += following.ranges
-        self.minima += following.minima
+        self.min_offsets += following.min_offsets
 
 
 class _Bounds(NamedTuple):
@@ -134,18 +134,20 @@ class ExpiredEntrySearch:
         values = dict(rows)
         maximum_keys = [key for key, value in rows if is_maximum(key, value)]
         minimum_keys = [minimum_key_beside(key) for key in maximum_keys]
-        minima = [values.get(key) for key in minimum_keys]
+        min_offsets = [values.get(key) for key in minimum_keys]
         if next_key is not None:
             # a min offset row missing from this page can only lie after the page
-            elsewhere = [index for index, key in enumerate(minimum_keys) if minima[index] is None and key >= next_key]
+            elsewhere = [
+                index for index, key in enumerate(minimum_keys) if min_offsets[index] is None and key >= next_key
+            ]
             for index, value in zip(
                 elsewhere, self._offsets.get_many([minimum_keys[index] for index in elsewhere]), strict=True
             ):
-                minima[index] = value
+                min_offsets[index] = value
         return _Bounds(
             maximum_keys,
             minimum_keys,
-            first=_unpack([value or _NO_MINIMUM for value in minima]),
+            first=_unpack([value or _NO_MINIMUM for value in min_offsets]),
             last=_unpack([values[key] for key in maximum_keys]),
         )
 
@@ -186,7 +188,7 @@ class ExpiredEntrySearch:
         if kept > queue.begin:
             found.ranges.append(KeyRange(queue.prefix + I64.pack(queue.begin), queue.prefix + packed_kept))
             found.entries += kept - queue.begin
-        found.minima.append((queue.minimum_key, packed_place + packed_kept))
+        found.min_offsets.append((queue.minimum_key, packed_place + packed_kept))
 
 
 _NO_MINIMUM: Final = BOUND.pack(-1, 0)

@@ -22,11 +22,17 @@ from quarry_mq.store.consumequeue.names import (
     LightQueueStep,
     QueueEnd,
     light_queues_ended,
-    maxima_of,
+    max_offsets_of,
     queue_ends,
     topics_after,
 )
-from quarry_mq.store.consumequeue.rocks.bounds import KnownQueue, LastEntries, RocksBounds, maximum_of, new_maxima
+from quarry_mq.store.consumequeue.rocks.bounds import (
+    CachedBounds,
+    LastEntries,
+    RocksBounds,
+    maximum_of,
+    new_max_offsets,
+)
 from quarry_mq.store.consumequeue.rocks.entries import RocksEntries
 from quarry_mq.store.consumequeue.rocks.entry_reader import RocksEntryReader
 from quarry_mq.store.consumequeue.rocks.expired_entries import ExpiredEntrySearch
@@ -42,7 +48,7 @@ from quarry_mq.store.consumequeue.rocks_layout import (
     entries_end,
     is_minimum,
     keys_of,
-    maxima_range,
+    max_offsets_range,
     maximum_key,
     maximum_key_beside,
     minimum_key,
@@ -59,7 +65,7 @@ from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest
 from quarry_mq.store.native import Native
 from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 
-MAXIMA_LATER_MAX: Final = 2_048
+MAX_OFFSETS_LATER_MAX: Final = 2_048
 """Max offsets that may wait to be stored: storing them takes about a millisecond."""
 QUEUES_PER_BATCH: Final = 1_000
 """The number of queues that a change of all queues puts into one batch: bounds its memory."""
@@ -118,17 +124,19 @@ class RocksConsumeQueues:
         if (staged := self._bounds.stage(requests)) is None:
             self._put(batch, self._put_entries(batch, requests), dispatched_up_to)
             return
-        entries, maxima, _ = staged
+        entries, max_offsets, _ = staged
         batch.put_all(self._entries_family, entries)
-        self._write(batch, maxima, dispatched_up_to)
+        self._write(batch, max_offsets, dispatched_up_to)
         self._bounds.written(staged)
 
     def _put(self, batch: WriteBatch, last_of: LastEntries, dispatched_up_to: PhysicalOffset) -> None:
-        maxima = new_maxima(last_of)
-        self._write(batch, maxima, dispatched_up_to)
-        self._bounds.written_last(last_of, maxima)
+        max_offsets = new_max_offsets(last_of)
+        self._write(batch, max_offsets, dispatched_up_to)
+        self._bounds.written_last(last_of, max_offsets)
 
-    def _write(self, batch: WriteBatch, maxima: list[tuple[bytes, bytes]], dispatched_up_to: PhysicalOffset) -> None:
+    def _write(
+        self, batch: WriteBatch, max_offsets: list[tuple[bytes, bytes]], dispatched_up_to: PhysicalOffset
+    ) -> None:
         """Write the entries now; write the max offsets and the watermark later, together.
 
         After a crash before that, a start puts again what lies above the watermark, and finds these entries above the
@@ -136,9 +144,9 @@ class RocksConsumeQueues:
         busy queue stores one max offset instead of hundreds.
         """
         # before anything is written: if the disk is full, nothing of this put may count
-        self._engine.settle(more_than=MAXIMA_LATER_MAX)
+        self._engine.settle(more_than=MAX_OFFSETS_LATER_MAX)
         self._engine.write(batch)
-        self._engine.put_later(self._offsets, [*maxima, (CHECKPOINT_KEY, _pack_offset(dispatched_up_to))])
+        self._engine.put_later(self._offsets, [*max_offsets, (CHECKPOINT_KEY, _pack_offset(dispatched_up_to))])
 
     def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
         if isinstance(requests, ColumnRequests):
@@ -158,7 +166,7 @@ class RocksConsumeQueues:
         return self._end_for(queue, self._bounds.find(queue), offset, at)
 
     def _end_for(
-        self, queue: QueueId, known: KnownQueue, offset: QueueOffset, at: PhysicalOffset
+        self, queue: QueueId, known: CachedBounds, offset: QueueOffset, at: PhysicalOffset
     ) -> QueueOffset | None:
         return end_of_stored(self, queue, offset, at, maximum=known.maximum, last_physical=known.last_physical)
 
@@ -182,12 +190,12 @@ class RocksConsumeQueues:
 
     def _put_missing(self, batch: WriteBatch, last_of: LastEntries) -> None:
         """Write entries and max offsets in one batch: entries below the watermark are never put again."""
-        maxima = new_maxima(last_of)
-        batch.put_all(self._offsets, maxima)
+        max_offsets = new_max_offsets(last_of)
+        batch.put_all(self._offsets, max_offsets)
         self._engine.write(batch)
         for queue in last_of:
             queue.first = None
-        self._bounds.written_last(last_of, maxima)
+        self._bounds.written_last(last_of, max_offsets)
 
     def reserve(self, queue: QueueId, next_offset: QueueOffset) -> None:
         """Let offsets of an empty queue begin at `next_offset`, as in a queue whose entries have all expired.
@@ -225,7 +233,7 @@ class RocksConsumeQueues:
         batch.put_all(self._entries_family, pairs)
         return last_of
 
-    def _put_columns(self, batch: WriteBatch, entries: EntryColumns, queues: Sequence[KnownQueue]) -> LastEntries:
+    def _put_columns(self, batch: WriteBatch, entries: EntryColumns, queues: Sequence[CachedBounds]) -> LastEntries:
         """Add the entries to the batch. `queues` are those of `units.queues`, in the same order."""
         prefixes = [queue.prefix for queue in queues]
         of_entries = map(prefixes.__getitem__, entries.queue_index.tolist())
@@ -281,15 +289,15 @@ class RocksConsumeQueues:
         return True
 
     def queues(self, topic: str | None = None) -> Iterator[QueueId]:
-        keys = KeyRange(b"", None) if topic is None else maxima_range(topic)
-        for queue, _ in self._maxima(keys):
+        keys = KeyRange(b"", None) if topic is None else max_offsets_range(topic)
+        for queue, _ in self._max_offsets(keys):
             yield queue
 
     def queues_of(self, topic: str) -> list[QueueId]:
-        maxima = maxima_of(self._offsets, topic)
+        max_offsets = max_offsets_of(self._offsets, topic)
         # the caller reads their bounds next, and no put comes between the two
-        self._bounds.stored(maxima)
-        return [QueueId(topic, number_in(key)) for key, _ in maxima]
+        self._bounds.stored(max_offsets)
+        return [QueueId(topic, number_in(key)) for key, _ in max_offsets]
 
     def ends(self, topic: str, after: int, limit: int) -> list[QueueEnd]:
         return queue_ends(self._offsets, topic, after, limit)
@@ -320,7 +328,7 @@ class RocksConsumeQueues:
         """Remove entries that a search found.
 
         Returns False, having done nothing, when `removals` has changed since the search, or when the queues are not
-        complete. The min offsets are stored by `store_minima`, once the removal is durable.
+        complete. The min offsets are stored by `store_min_offsets`, once the removal is durable.
         """
         if removals != self._removals or not self.is_complete:
             return False
@@ -330,7 +338,7 @@ class RocksConsumeQueues:
         self._engine.write(batch)
         return True
 
-    def store_minima(self, minima: Sequence[tuple[bytes, bytes]], *, removals: int) -> bool:
+    def store_min_offsets(self, min_offsets: Sequence[tuple[bytes, bytes]], *, removals: int) -> bool:
         """Store min offsets that a search found. Returns False, having done nothing, in the same cases as `drop`.
 
         Call it only when the entries below them are durably removed: after a crash no later search would look for them.
@@ -338,12 +346,12 @@ class RocksConsumeQueues:
         if removals != self._removals or not self.is_complete:
             return False
         batch = self._engine.batch()
-        batch.put_all(self._offsets, minima)
+        batch.put_all(self._offsets, min_offsets)
         self._engine.write(batch)
-        self._bounds.stored_minima(minima)
+        self._bounds.stored_min_offsets(min_offsets)
         return True
 
-    def delete_minima(self) -> None:
+    def delete_min_offsets(self) -> None:
         """Remove all stored min offsets, so that each is searched again: for a database to be completed downwards.
 
         RocketMQ's double write stores a min offset above entries that `put_missing` will bring back.
@@ -357,7 +365,7 @@ class RocksConsumeQueues:
         self._engine.write(batch)
         self._bounds.invalidate_all()
 
-    def delete_inverted_minima(self) -> int:
+    def delete_inverted_min_offsets(self) -> int:
         """Remove min offsets above their max offsets, which RocketMQ leaves (rmq#10417). Returns their number, durably.
 
         As long as such a queue gets no message, the error has no effect. New messages get offsets from the max offset
@@ -425,7 +433,7 @@ class RocksConsumeQueues:
         self._removals += 1
         self.flush_entries()
         batch = self._engine.batch()
-        for queue, last in self._maxima(KeyRange(b"", None)):
+        for queue, last in self._max_offsets(KeyRange(b"", None)):
             if last.physical_offset >= end:
                 self._truncate_queue(batch, queue, last, end)
                 batch = self._write_full(batch)
@@ -439,7 +447,7 @@ class RocksConsumeQueues:
         self._engine.flush(OFFSETS_FIRST)
 
     def _truncate_queue(self, batch: WriteBatch, queue: QueueId, last: StoredBound, end: PhysicalOffset) -> None:
-        cut = self._bounds.search(KnownQueue(*keys_of(queue), None), 0, last.queue_offset + 1, end)
+        cut = self._bounds.search(CachedBounds(*keys_of(queue), None), 0, last.queue_offset + 1, end)
         _, minimum = self._end_queue_at(batch, queue, last.queue_offset if cut is None else cut.queue_offset)
         if minimum is not None and minimum.physical_offset >= end:
             batch.delete(self._offsets, minimum_key(queue))
@@ -451,7 +459,7 @@ class RocksConsumeQueues:
 
         Returns the value of the new max offset, None where the row is deleted, and the min offset that was stored.
         """
-        known = KnownQueue(*keys_of(queue), None)
+        known = CachedBounds(*keys_of(queue), None)
         prefix = known.prefix
         batch.delete_range(self._entries_family, KeyRange(prefix + _pack_offset(first_gone), entries_end(prefix)))
         kept = self._entries.last(KeyRange(prefix + _pack_offset(0), prefix + _pack_offset(first_gone)))
@@ -496,7 +504,7 @@ class RocksConsumeQueues:
         self._engine.write(batch)
         return self._engine.batch()
 
-    def _maxima(self, keys: KeyRange) -> Iterator[tuple[QueueId, StoredBound]]:
+    def _max_offsets(self, keys: KeyRange) -> Iterator[tuple[QueueId, StoredBound]]:
         for key, value in self._offsets.iterate(keys):
             if len(value) != BOUND_SIZE:
                 continue  # the checkpoint
