@@ -41,7 +41,7 @@ class Running:
     def __init__(self, job: Job, table: JobTable, writer: StateWriter, clock: Clock, metrics: JobMetrics) -> None:
         self.job = job
         """The job's current state; the stored one may be a step behind."""
-        self.complaint: str | None = None
+        self.last_error: str | None = None
         """The temporary error because of which the job waits; None without one."""
         self._kept = job
         self._table = table
@@ -82,7 +82,7 @@ class Running:
             del error  # it refers to this frame
         self._metrics.job_did(self.job.kind, self.job.done - self._kept.done)
         self._kept = self.job
-        self.complaint = None
+        self.last_error = None
 
     def fall_back(self) -> None:
         """Return to the state that was last written."""
@@ -238,9 +238,9 @@ class Jobs:
                 self._end(running, state, remark)
             except TRANSIENT as error:
                 running.fall_back()
-                if str(error) != running.complaint:
+                if str(error) != running.last_error:
                     log.warning("a job cannot go on for now, it is tried again", id=running.job.id, error=str(error))
-                running.complaint = str(error)
+                running.last_error = str(error)
                 await running.wait(RETRY_S)
             except StorePoisoned:
                 await asyncio.Event().wait()  # nothing can be written any more: the job continues after the restart
@@ -290,4 +290,4 @@ class Jobs:
 
     def _as_it_stands(self, job: Job) -> Job:
         running = self._open.get(job.id)
-        return job if running is None else replace(running.job, remark=running.complaint)
+        return job if running is None else replace(running.job, remark=running.last_error)

@@ -257,8 +257,8 @@ def decode_record(
         return Torn(physical_offset, "part of the properties was never written")
     if check_crc and checksum(body) != body_crc:
         return Corrupt(physical_offset, "the body does not match its CRC")
-    if check_crc and (complaint := _check_crc_property(segment[position:end], raw_properties, require_crc_property)):
-        return Corrupt(physical_offset, complaint)
+    if check_crc and (problem := _check_crc_property(segment[position:end], raw_properties, require_crc_property)):
+        return Corrupt(physical_offset, problem)
     return StoredMessage(
         size, magic, body_crc, queue_number, flag, queue_offset, physical_offset, system_flag,
         born_timestamp_ms, Host(born_address, born_port), store_timestamp_ms, Host(store_address, store_port),

@@ -32,11 +32,11 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     try:
         encoded = text.encode()
     except UnicodeEncodeError:
-        raise Invalid(_complaint(properties)) from None
+        raise Invalid(_problem(properties)) from None
     length = len(encoded)
     # One pass over all of it instead of three: the only reserved bytes must be the two that follow each name and value.
     if length - len(encoded.translate(None, _RESERVED)) != 2 * len(properties) or "" in properties:
-        raise Invalid(_complaint(properties))
+        raise Invalid(_problem(properties))
     if length > PROPERTIES_LENGTH_MAXIMUM:
         raise too_long(length)
     return encoded
@@ -113,7 +113,7 @@ def _storable(properties: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _complaint(properties: Mapping[str, str]) -> str:
+def _problem(properties: Mapping[str, str]) -> str:
     for name, value in properties.items():
         if not name:
             return "properties: a name is empty"

@@ -69,7 +69,7 @@ class Peer(Protocol):
 class _Followed:
     """A member that is asked, known by its address; its name is the one that it answers with."""
 
-    __slots__ = ("address", "asked_s", "complaint", "incarnation", "is_asked", "name", "peer", "told", "woken")
+    __slots__ = ("address", "asked_s", "incarnation", "is_asked", "last_error", "name", "peer", "told", "woken")
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -80,7 +80,7 @@ class _Followed:
         self.asked_s = 0.0
         self.is_asked = False
         self.told: Horizons | None = None
-        self.complaint = ""
+        self.last_error = ""
 
 
 class Exchange:
@@ -232,9 +232,9 @@ class Exchange:
                 followed.woken.clear()
                 try:
                     await self._read_on(followed)
-                    followed.complaint = ""
+                    followed.last_error = ""
                 except (BrokerError, EngineFull) as error:
-                    self._complain(followed, error)
+                    self._report_once(followed, error)
                 followed.is_asked = True
                 self._look_whether_all_are_asked()
                 await until_set(followed.woken, self._pause_s * share)
@@ -305,7 +305,7 @@ class Exchange:
         Raises Invalid if the other address has a different member of the same name.
         """
         first = next(each for each in self._followed.values() if each.name == followed.name)
-        if first is followed or first.complaint:
+        if first is followed or first.last_error:
             return False
         if first.incarnation != followed.incarnation:
             raise Invalid(
@@ -335,16 +335,16 @@ class Exchange:
             self._members.changed(applied.changed)
             self._applied(applied)
 
-    def _complain(self, followed: _Followed, error: Exception) -> None:
+    def _report_once(self, followed: _Followed, error: Exception) -> None:
         """Log a failure once per reason, since the member is asked again and again."""
-        complaint = str(error)
-        if complaint == followed.complaint:
+        last_error = str(error)
+        if last_error == followed.last_error:
             return
         if isinstance(error, DeletionsMissed):
-            log.error("this member was away for too long and is left out", member=followed.name, reason=complaint)
+            log.error("this member was away for too long and is left out", member=followed.name, reason=last_error)
         else:
-            log.warning("a member cannot be asked", address=followed.address, member=followed.name, reason=complaint)
-        followed.complaint = complaint
+            log.warning("a member cannot be asked", address=followed.address, member=followed.name, reason=last_error)
+        followed.last_error = last_error
 
     async def _tell(self) -> None:
         """Announce changes of this member to the others, instead of waiting for them to ask."""
