@@ -166,7 +166,7 @@ NativelyStaged = tuple[
     list[tuple[tuple[str, int], QueueOffset, PhysicalOffset]],
     list[int],
 ]
-"""See `MaximaTable.stage` for the meaning of the four lists."""
+"""See `MaxOffsetTable.stage` for the meaning of the four lists."""
 
 EntryPlace = tuple[bytes, bytes, int]
 """An entry's place is its key, the key that ends the queue, and how many entries are to be read (0: there are none)."""

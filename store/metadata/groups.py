@@ -105,7 +105,7 @@ class GroupTable:
         return self._rows.counted()
 
     def names_after(self, after: str, limit: int, contains: str = "") -> NamesFound:
-        """Do the same as `NamedRows.names_behind`, without the broker's own groups."""
+        """Do the same as `NamedRows.names_after`, without the broker's own groups."""
         return self._rows.names_after(after, limit, contains)
 
     def get(self, name: str) -> Group | None:

@@ -133,7 +133,7 @@ class TopicTable:
         return self._rows.counted()
 
     def names_after(self, after: str, limit: int, contains: str = "", *, include_system: bool = False) -> NamesFound:
-        """Do the same as `NamedRows.names_behind`, without the broker's own topics unless `include_system`."""
+        """Do the same as `NamedRows.names_after`, without the broker's own topics unless `include_system`."""
         return self._rows.names_after(after, limit, contains, counted_only=not include_system)
 
     def get(self, name: str) -> Topic | None:

@@ -15,7 +15,7 @@ QUEUES = st.tuples(st.sampled_from(["a", "orders", "%RETRY%billing", "x" * 255, 
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), st.lists(st.tuples(QUEUES, st.integers(0, 2**64 - 1)))),
-        st.tuples(st.just("put_begins"), st.lists(st.tuples(QUEUES, st.integers(0, 2**63 - 1)))),
+        st.tuples(st.just("put_min_offsets"), st.lists(st.tuples(QUEUES, st.integers(0, 2**63 - 1)))),
         st.tuples(st.just("remove"), QUEUES),
         st.tuples(st.sampled_from(["clear", "begin_all", "end_all"]), st.none()),
     )
@@ -52,7 +52,7 @@ def test_it_tells_what_was_stored_last(native: Native, steps: list[tuple[str, ob
             assert isinstance(about, list)
             model.update((queue, stored(number)) for queue, number in about)
             table.put_all([(keys_of(queue)[1], stored(number)) for queue, number in about])
-        elif what == "put_begins":
+        elif what == "put_min_offsets":
             assert isinstance(about, list)
             begins.update((queue, begin) for queue, begin in about if queue in model)
             table.put_min_offsets([(keys_of(queue)[1], begin) for queue, begin in about])

@@ -146,7 +146,7 @@ KEPT_NAMES: Final = 1_000
 NamesAfter = Callable[[str, int, str], NamesFound]
 """Read at most some number of rows after a name, and return those whose names contain a text.
 
-See `NamedRows.names_behind`.
+See `NamedRows.names_after`.
 """
 
 

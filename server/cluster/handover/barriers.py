@@ -155,7 +155,7 @@ class OrderedTopics:
         self._barriers = barriers
 
     def barrier_of(self, group: str, topic: str) -> int | None:
-        """Return the same as `Barriers.held_from`."""
+        """Return the same as `Barriers.barrier_of`."""
         if self._barriers.is_empty:
             return None
         if not is_light_queue(topic):

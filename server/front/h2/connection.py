@@ -93,7 +93,7 @@ class Connection:
     def receive(self, data: bytes, frames_max: int = UNLIMITED, seconds_max: float = UNLIMITED) -> None:
         """Handle bytes from the peer, up to a number of frames and for some time. Never raises, whatever a peer sends.
 
-        Afterwards `behind_size` is 0, or the number of bytes that are kept for the next call to go on with.
+        Afterwards `backlog_size` is 0, or the number of bytes that are kept for the next call to go on with.
         """
         self.calls.now_s = self._board.clock()
         if self.state is State.OVER:

@@ -156,7 +156,7 @@ class FileConsumeQueues(OneByOne):
             return end_of_stored(self, queue, offset, at, maximum=known.maximum, last_physical=known.last_physical)
 
     def restart_at(self, queue: QueueId, offset: QueueOffset) -> None:
-        """Implement `RestartableQueues.begin_anew`, see `store.consumequeue.again`."""
+        """Implement `RestartableQueues.restart_at`, see `store.consumequeue.again`."""
         with _named_errors():
             known = self._find(queue)
             if known is not None and offset > (known.firsts[0] if known.firsts else 0):

@@ -90,7 +90,7 @@ class RocksBounds:
     `cached_max` queues of about 500 bytes each are cached. With the native part there is a second cache behind that, of
     the stored bounds alone, for a million queues that were in use at some time: finding one of them in RocksDB takes as
     long as everything else in a send to its queue. Whoever changes rows of the family reports it here after the write:
-    `written`, `written_last`, `replaced`, `stored_min_offsets` or `forget_all`.
+    `written`, `written_last`, `replaced`, `stored_min_offsets` or `invalidate_all`.
     Raises ValueError for the name that no topic can have, `kv.KvError`.
     """
 
@@ -157,7 +157,7 @@ class RocksBounds:
         return [known or loaded[queue] for queue, known in zip(queues, found, strict=True)]
 
     def place(self, queue: Queue, start: int, limit: int) -> EntryPlace:
-        """Return the key range of entries, see `MaximaTable.place`.
+        """Return the key range of entries, see `MaxOffsetTable.place`.
 
         If the table has the answer, the queue need not enter the cache.
         """

@@ -171,7 +171,7 @@ class RocksConsumeQueues:
         return end_of_stored(self, queue, offset, at, maximum=known.maximum, last_physical=known.last_physical)
 
     def restart_at(self, queue: QueueId, offset: QueueOffset) -> None:
-        """Implement `RestartableQueues.begin_anew`, see `store.consumequeue.again`."""
+        """Implement `RestartableQueues.restart_at`, see `store.consumequeue.again`."""
         self._removals += 1
         batch = self._engine.batch()
         maximum, _ = self._end_queue_at(batch, queue, offset)

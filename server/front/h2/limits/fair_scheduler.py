@@ -45,7 +45,7 @@ class Reader(Waiting, Protocol):
     """A connection, as far as turns are concerned."""
 
     def listen(self) -> None:
-        """Start or stop reading from the peer, depending on `Source.is_held` and the connection's own state."""
+        """Start or stop reading from the peer, depending on `Source.is_paused` and the connection's own state."""
 
 
 class Source:
