@@ -169,9 +169,9 @@ class Fetch:
     def configure(self, limits: LimitsSection) -> None:
         self._limits = limits
 
-    def hold_ordered(self, barrier: BarrierOf) -> None:
+    def hold_ordered(self, barrier_of: BarrierOf) -> None:
         """Set the function that returns from which log position on an ordered group gets no messages yet."""
-        self._barrier_of = barrier
+        self._barrier_of = barrier_of
 
     def fetch(self, subscription: Subscription, request: ReceiveRequest) -> list[Delivered]:
         """Return messages for the receive, the oldest candidates first.
