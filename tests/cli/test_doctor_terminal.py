@@ -30,6 +30,6 @@ def test_a_person_sees_the_fault_and_what_to_do(tmp_path: Path) -> None:
         lines = terminal.until(lambda lines: any(line.startswith("status=") for line in lines), "its end")
     [at] = [number for number, line in enumerate(lines) if line.startswith("FAULT")]
     assert "secrets" in lines[at]
-    assert lines[at + 1].strip().startswith("-> name the file")
+    assert lines[at + 1].strip().startswith("-> set the right path")
     assert "status=1" in lines
     assert any(line.startswith("ok ") and "versions" in line for line in lines)

@@ -283,7 +283,7 @@ def test_a_client_is_its_users_own(with_broker: WithBroker) -> None:
             for method in REQUESTS:
                 status = await status_of(other, method)
                 assert status.code == definition.UNAUTHORIZED, method
-                assert "another user's" in status.message
+                assert "belongs to another user" in status.message
             assert (await last_word(other, consumer_settings("billing", "orders"))).code == definition.UNAUTHORIZED
             assert [each.client_id for each in broker.broker._clients] == ["host@1"]
             goodbye = service.NotifyClientTerminationRequest(group=resource("billing"))

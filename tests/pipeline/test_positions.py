@@ -104,5 +104,5 @@ def test_what_is_no_row_is_reported(golden_copy: GoldenStore, key: bytes, value:
     batch.put(engine.family(OFFSETS), key, value)
     engine.write(batch, sync=True)
     engine.close()
-    with pytest.raises(StoreDamaged, match=f"{root}/quarry: a row that is none"):
+    with pytest.raises(StoreDamaged, match=f"{root}/quarry: an invalid row"):
         table(root, table="positions")
