@@ -34,7 +34,7 @@ ROWS: Final[Table] = of_service(
     GetHistory=Row(
         request={"series": ["timers", "sent_per_second"], "after_ms": 0},
         holds=lambda answer: (
-            [(each.name, each.entry) for each in answer.series]
+            [(each.name, each.unit) for each in answer.series]
             == [("timers", "messages"), ("sent_per_second", "messages/s")]
         ),
         missing=[Refusal({"series": ["nothing"]}, BAD, "series: there is no series 'nothing'")],

@@ -182,7 +182,7 @@ def history() -> pb.History:
     found = pb.History(interval_ms=10_000, at_ms=at_ms)
     for name, top in (("sent_per_second", 20_000.0), ("received_per_second", 19_000.0)):
         values = [float("nan") if step < 60 else top * (1 - abs(step - 250) / 300) for step in range(360)]
-        found.series.add(name=name, entry="messages/s", values=values)
+        found.series.add(name=name, unit="messages/s", values=values)
     return found
 
 
