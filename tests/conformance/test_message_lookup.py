@@ -110,9 +110,9 @@ def test_what_is_not_there_and_what_cannot_be_meant_is_said_by_field(with_broker
             ({"id": offset_id(broker, 2**62)}, "NOT_FOUND id"),
             (
                 {"topic": "orders", "place": place(0, 1)},
-                "NOT_FOUND offset: queue 0 of topic orders holds offsets 0 to 0",
+                "NOT_FOUND offset: queue 0 of topic orders has offsets 0 to 0",
             ),
-            ({"topic": "orders", "place": place(7, 0)}, "NOT_FOUND offset: queue 7 of topic orders holds no messages"),
+            ({"topic": "orders", "place": place(7, 0)}, "NOT_FOUND offset: queue 7 of topic orders has no messages"),
             ({"topic": "ghosts", "place": place(0, 0)}, "NOT_FOUND topic: no topic ghosts"),
             ({"topic": "%LMQ%orders", "place": place(0, 0)}, "NOT_FOUND topic"),
             ({}, "INVALID_ARGUMENT id, place"),
@@ -134,7 +134,7 @@ def test_without_an_index_ids_of_senders_alone_are_not_found(with_broker: WithBr
         async with Client(broker.endpoint) as client:
             await client.sent(message("orders", b"1", message_id="M1"))
         assert record_of(await get(broker, id=offset_id(broker, 0))).body.tobytes() == b"1"
-        assert (await refused(broker, topic="orders", id="M1")).startswith("FAILED_PRECONDITION this broker keeps no")
+        assert (await refused(broker, topic="orders", id="M1")).startswith("FAILED_PRECONDITION this broker has no")
         # it is the record that is missing, not the index
         assert (await refused(broker, topic="orders", id=offset_id(broker, 1))).startswith("NOT_FOUND id")
 

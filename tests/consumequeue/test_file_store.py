@@ -387,7 +387,7 @@ def test_a_topic_with_a_file_of_somebody_else_is_refused_whole(backing: FileBack
     stranger = backing.directory / "TopicA" / "1" / "notes.txt"
     stranger.write_bytes(b"mine")
     put(queues, [request(30_000, A0, 2 * UNITS_PER_FILE + 1)])
-    with pytest.raises(KvError, match=r"notes\.txt: is no queue file"):
+    with pytest.raises(KvError, match=r"notes\.txt: is not a queue file"):
         queues.delete_topic("TopicA")
     assert stranger.read_bytes() == b"mine"
     assert offsets(queues, A0) == list(range(2 * UNITS_PER_FILE + 2))
