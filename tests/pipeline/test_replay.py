@@ -185,4 +185,4 @@ def test_the_command_asks_as_the_user_of_its_context(
     assert stranger.returncode == 2
     refusal, hint = stranger.stderr.splitlines()[-2:]
     assert "UNAUTHORIZED: the call is not signed" in refusal
-    assert hint.startswith("hint: say who you are")
+    assert hint.startswith("hint: add a context with a user")

@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> Path:
 
 def on_spark(spark: SparkSession, root: Path, **options: object) -> VerifyReport:
     """In parts so small that every kind has several."""
-    parts = {"split_bytes": 60_000, "units_per_part": 150}
+    parts = {"split_bytes": 60_000, "entries_per_part": 150}
     return verify(spark, PosixDisk(), root, **{**parts, **options})  # type: ignore[arg-type]
 
 

@@ -219,7 +219,7 @@ def test_queues_whose_flush_fails_end_all_sends_and_lose_nothing(broker: Broker,
         with attached(broker.pid, failing("fsync", error="EIO", when="1", paths=[queues]), tmp_path / "trace"):
             assert 30 < sender.send(80, size=100_000) < 80
         assert sender.send(3) == 0
-        assert "While fsync: a directory: Input/output error; restart to go on" in sender.refusals[0]
+        assert "While fsync: a directory: Input/output error; restart the broker to recover" in sender.refusals[0]
         assert broker.get("/readyz")[0] == 503
         assert harvest(client, "readers") == sender.acknowledged
     broker.kill()

@@ -192,7 +192,7 @@ def test_a_note_that_is_no_size_is_refused_by_name(tmp_path: Path, text: str) ->
     send(store, 1)
     store.close()
     (tmp_path / "quarry" / "SEGMENT_SIZE").write_text(text)
-    with pytest.raises(StoreDamaged, match="quarry/SEGMENT_SIZE: does not hold a size"):
+    with pytest.raises(StoreDamaged, match="quarry/SEGMENT_SIZE: does not contain a size"):
         opened(tmp_path)
 
 
