@@ -49,7 +49,7 @@ def test_once_its_segments_have_expired_nothing_is_known_of_it(tmp_path: Path, i
     store.messages.delete_topic("orders")
     end = store.messages.appended_up_to
     assert DeletedTopics(store.state_engine).below("orders") == end
-    with pytest.raises(OffsetOutOfRange, match="deleted with its topic orders"):
+    with pytest.raises(OffsetOutOfRange, match="deleted together with its topic orders"):
         store.messages.existing_record_at(at)
     new = store.messages.append([message("orders", body=b"new")])[0].physical_offset
     assert store.messages.existing_record_at(new).body.tobytes() == b"new"

@@ -141,7 +141,7 @@ def test_a_directory_that_is_no_store_is_refused_by_name_and_left_alone(tmp_path
 def test_a_new_store_without_room_for_a_segment_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing could ever be sent; better told by the start than by each send."""
     monkeypatch.setattr(PosixDisk, "free_bytes", lambda *_: 5_000_000)
-    with pytest.raises(StoreUnusable, match=r"commitlog: the first segment needs 1073741824 bytes.* has 5000000 left"):
+    with pytest.raises(StoreUnusable, match=r"commitlog: the first segment needs 1073741824 bytes.* only 5000000 free"):
         opened(tmp_path)
     assert not StorePaths(tmp_path).quarry.exists(), "refused before anything is made"
 
