@@ -228,7 +228,7 @@ class _Starting:
         self._running.enter_context(closing(broker))
         broker.start()
         channel = self._running.enter_context(admin_channel(broker))
-        return _Member(broker, AdminServiceStub(channel), MembersServiceStub(channel))  # type: ignore[no-untyped-call]
+        return _Member(broker, AdminServiceStub(channel), MembersServiceStub(channel))
 
 
 @contextmanager

@@ -128,7 +128,7 @@ class _Calls:
         sender.start()
         try:
             with grpc.insecure_channel(self._broker.admin) as channel:
-                service = OverviewServiceStub(channel)  # type: ignore[no-untyped-call]
+                service = OverviewServiceStub(channel)
                 cpu_s, begin_s = cpu_s_of(self._broker.pid), time.perf_counter()
                 done = sum(self._call(service, name, request) for _ in range(calls) for name, request in self._page())
                 wall_s = time.perf_counter() - begin_s
@@ -140,7 +140,7 @@ class _Calls:
     def _count_cpu(self) -> None:
         """Measure the CPU time of a call of each kind, one after the other and with no other load."""
         with grpc.insecure_channel(self._broker.admin) as channel:
-            service = OverviewServiceStub(channel)  # type: ignore[no-untyped-call]
+            service = OverviewServiceStub(channel)
             for name, call in self._page():
                 before_s = cpu_s_of(self._broker.pid)
                 call(service)

@@ -57,7 +57,7 @@ class ConsoleBroker(Quarry):
         """Wait until the broker knows how many topics there are, which its first sweep in the background counts."""
         deadline_s = time.perf_counter() + COUNTED_TIMEOUT_S
         with grpc.insecure_channel(self.admin) as channel:
-            service = OverviewServiceStub(channel)  # type: ignore[no-untyped-call]
+            service = OverviewServiceStub(channel)
             while not service.GetOverview(pb.GetOverviewRequest()).HasField("topics"):
                 if time.perf_counter() > deadline_s:
                     raise RuntimeError("the broker has not counted its topics")

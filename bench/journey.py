@@ -101,7 +101,7 @@ class Client:
     """Makes calls as an official client makes them."""
 
     def __init__(self, channel: grpc.Channel) -> None:
-        self._stub: Any = MessagingServiceStub(channel)  # type: ignore[no-untyped-call]
+        self._stub: Any = MessagingServiceStub(channel)
         self._random = Random(1)
         self._received: list[definition.Message] = []
 

@@ -155,7 +155,7 @@ def _expire(broker: Quarry, sizes: Sizes) -> None:
     """Give the topic an expiration, and wait until the old lite topics are gone."""
     request = admin.UpdateTopicRequest(name=PARENT, attributes={EXPIRATION: "60"})
     with admin_channel(broker) as channel:
-        AdminServiceStub(channel).UpdateTopic(request, timeout=CALL_TIMEOUT_S)  # type: ignore[no-untyped-call]
+        AdminServiceStub(channel).UpdateTopic(request, timeout=CALL_TIMEOUT_S)
     await_stats(broker, lambda seen: seen[REMOVED] >= sizes.expiring)
 
 

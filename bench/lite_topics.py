@@ -174,7 +174,7 @@ class _Side:
     def set_ttl(self, minutes: int | None) -> None:
         """Set the expiration of lite topics; None: they are kept forever."""
         with admin_channel(self.broker) as channel:
-            stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub = AdminServiceStub(channel)
             attributes = {"lite.topic.expiration": str(-1 if minutes is None else minutes)}
             stub.UpdateTopic(admin.UpdateTopicRequest(name=TOPIC, attributes=attributes))
 
@@ -182,7 +182,7 @@ class _Side:
         kind = admin.TOPIC_TYPE_LITE if self._is_lite else admin.TOPIC_TYPE_NORMAL
         bound = {"lite.bind.topic": TOPIC} if self._is_lite else {}
         with admin_channel(self.broker) as channel:
-            stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub = AdminServiceStub(channel)
             stub.CreateTopic(admin.CreateTopicRequest(name=TOPIC, type=kind))
             stub.CreateGroup(admin.CreateGroupRequest(name=GROUP, attributes=bound))
 

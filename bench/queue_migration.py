@@ -118,7 +118,7 @@ def _advance(broker: Quarry, phase: str) -> None:
     """Take the step to a phase, and wait until it is reached and its work is done."""
     give_up_s = time.monotonic() + STEP_TIMEOUT_S
     with admin_channel(broker) as channel:
-        stub = MigrationServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub = MigrationServiceStub(channel)
         stub.AdvanceMigration(pb.AdvanceMigrationRequest(asked_by="bench"))
         while time.monotonic() < give_up_s:
             seen = stub.GetMigration(pb.GetMigrationRequest())

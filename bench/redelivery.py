@@ -110,7 +110,7 @@ class _Others:
     """A producer that sends at a steady rate, and a consumer of another group that waits for these messages."""
 
     def __init__(self, channel: grpc.Channel, random: Random) -> None:
-        self._stub: Any = MessagingServiceStub(channel)  # type: ignore[no-untyped-call]
+        self._stub: Any = MessagingServiceStub(channel)
         self._send = service.SendMessageRequest.FromString(send_body(random, LOAD_TOPIC))
         self._consumer = Consumer(self._stub, OTHER, LOAD_TOPIC)
         self._ended = Event()
@@ -242,7 +242,7 @@ class Signals(NamedTuple):
 def _drain(endpoint: str, group: str, messages: int, signals: Signals) -> None:
     """Consume until all messages have been received by the consumers together."""
     with _channel(endpoint) as channel:
-        consumer = Consumer(MessagingServiceStub(channel), group, TOPIC)  # type: ignore[no-untyped-call]
+        consumer = Consumer(MessagingServiceStub(channel), group, TOPIC)
         signals.ready.release()
         signals.may_begin.wait(CALL_TIMEOUT_S)
         give_up_s = time.monotonic() + GIVE_UP_S

@@ -149,7 +149,7 @@ def expire_segments(broker: Quarry, *, rewrite_queues: bool = False) -> int:
     """
     request = admin.ExpireSegmentsRequest(rewrite_queues=rewrite_queues)
     with admin_channel(broker) as channel:
-        stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub = AdminServiceStub(channel)
         return len(stub.ExpireSegments(request, timeout=EXPIRY_TIMEOUT_S).segments)
 
 

@@ -307,7 +307,7 @@ def _make_grouped_topic(brokers: Sequence[Shard]) -> None:
     request = admin.CreateTopicRequest(name=GROUPED_TOPIC, type=admin.TOPIC_TYPE_FIFO)
     for broker in brokers:
         with grpc.insecure_channel(broker.admin, options=[("grpc.enable_http_proxy", 0)]) as channel:
-            topics = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            topics = AdminServiceStub(channel)
             if broker is brokers[0]:
                 topics.CreateTopic(request, timeout=ROUTE_TIMEOUT_S)
             while GROUPED_TOPIC not in _names_of_topics(topics):

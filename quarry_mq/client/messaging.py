@@ -45,7 +45,7 @@ class MessagingClient:
         self._requests = Requests(endpoint.address, self._clock)
         self._client_id = self._requests.client_id
         self._channel = open_channel(endpoint, clock=self._clock)
-        self._stub: Any = MessagingServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._stub: Any = MessagingServiceStub(self._channel)
         self._commands: SimpleQueue[service.TelemetryCommand | None] = SimpleQueue()
         self._telemetry: Any = None
         self._last_heartbeat_s = self._clock.monotonic_s()

@@ -93,7 +93,7 @@ class QueueClient:
         self._timeout_ms = timeout_ms
         self._clock = clock or SystemClock()
         self._channel = open_channel(endpoint, clock=self._clock, options=_CHANNEL_OPTIONS)
-        self._stub: Any = MessagingServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._stub: Any = MessagingServiceStub(self._channel)
         self._requests = Requests(endpoint.address, self._clock, client_id)
         self._closed = Event()
 

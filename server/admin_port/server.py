@@ -94,7 +94,7 @@ class AdminServer:
                 ("grpc.max_allowed_incoming_connections", self._connections_max),
             ),
         )
-        add_AdminServiceServicer_to_server(self._service, server)  # type: ignore[no-untyped-call]
+        add_AdminServiceServicer_to_server(self._service, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (SERVICE_NAME, *(each.add_to(server) for each in self._more))
         listed = (*names, health.SERVICE_NAME, reflection.SERVICE_NAME)

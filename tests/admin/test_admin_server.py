@@ -49,7 +49,7 @@ async def serving(bench: AdminBench) -> AsyncIterator[tuple[Any, grpc.aio.Channe
     address = await server.start("127.0.0.1:0")
     try:
         async with grpc.aio.insecure_channel(address) as channel:
-            yield AdminServiceStub(channel), channel  # type: ignore[no-untyped-call]
+            yield AdminServiceStub(channel), channel
     finally:
         await server.stop(0)
 

@@ -39,7 +39,7 @@ async def serving(tls: LiveTls) -> AsyncIterator[str]:
 
 async def outcome(address: str, tls: Tls | None) -> grpc.StatusCode:
     async with open_channel(address, tls) as channel:
-        stub: Any = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub: Any = AdminServiceStub(channel)
         return (await status_of(stub.GetBroker(pb.GetBrokerRequest())))[0]
 
 
@@ -61,7 +61,7 @@ def test_a_new_certificate_leaves_open_connections_alone(tmp_path: Path) -> None
         old = make_tls(tmp_path)
         live = old.live()
         async with serving(live) as address, open_channel(address, old) as channel:
-            stub: Any = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub: Any = AdminServiceStub(channel)
             await soon(stub.GetBroker(pb.GetBrokerRequest()))
             new = await asyncio.to_thread(make_tls, tmp_path)
             live.now = live.read()

@@ -43,7 +43,7 @@ class Bench:
         address = await server.start("127.0.0.1:0")
         try:
             async with grpc.aio.insecure_channel(address) as channel:
-                yield SecurityServiceStub(channel)  # type: ignore[no-untyped-call]
+                yield SecurityServiceStub(channel)
         finally:
             await server.stop(0)
 

@@ -98,7 +98,7 @@ def test_calls_of_one_stranger_end_each_other_and_nobody_elses(says: bytes | Non
             await settled(lambda: server.slots.strangers == ADDRESS_MAX)
             assert await asyncio.wait_for(reader.readuntil(b"this call was dropped"), 60), "the oldest are told"
             async with grpc.aio.insecure_channel(address) as channel:
-                stub: Any = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+                stub: Any = AdminServiceStub(channel)
                 for number in range(2 * CALLS_MAX):
                     await stub.CreateTopic(pb.CreateTopicRequest(name=f"t{number}"))
                 health: Any = health_pb2_grpc.HealthStub(channel)

@@ -35,9 +35,9 @@ class Served:
         self.broker = broker
         self.client = client
         self.channel = channel
-        self.browsing: Any = BrowsingServiceStub(channel)  # type: ignore[no-untyped-call]
-        self.storage: Any = StorageServiceStub(channel)  # type: ignore[no-untyped-call]
-        self.lite: Any = LiteTopicServiceStub(channel)  # type: ignore[no-untyped-call]
+        self.browsing: Any = BrowsingServiceStub(channel)
+        self.storage: Any = StorageServiceStub(channel)
+        self.lite: Any = LiteTopicServiceStub(channel)
         self._runner = runner
         self._names = (f"topic-{number}" for number in count())
 

@@ -148,7 +148,7 @@ def test_a_queue_tells_where_a_group_reads_next(broker: Served) -> None:
         return found.next_offset if found.HasField("next_offset") else None
 
     assert next_offset("readers") is None, "it has read nothing"
-    admin: Any = AdminServiceStub(broker.channel)  # type: ignore[no-untyped-call]
+    admin: Any = AdminServiceStub(broker.channel)
     broker.call(admin.ResetOffset, admin_pb2.ResetOffsetRequest(group="readers", topic=topic, offset=1))
     assert next_offset("readers") == 1
     assert next_offset("") is None

@@ -98,9 +98,9 @@ class Stub(OverviewServiceServicer, MigrationServiceServicer, JobServiceServicer
 def served(stub: Stub, port: int = 0) -> Iterator[tuple[str, Callable[[], object]]]:
     """The address where it answers, and what ends it at once."""
     server = grpc.server(ThreadPoolExecutor(max_workers=16), options=(("grpc.so_reuseport", 0),))
-    add_OverviewServiceServicer_to_server(stub, server)  # type: ignore[no-untyped-call]
-    add_MigrationServiceServicer_to_server(stub, server)  # type: ignore[no-untyped-call]
-    add_JobServiceServicer_to_server(stub, server)  # type: ignore[no-untyped-call]
+    add_OverviewServiceServicer_to_server(stub, server)
+    add_MigrationServiceServicer_to_server(stub, server)
+    add_JobServiceServicer_to_server(stub, server)
     bound = server.add_insecure_port(f"127.0.0.1:{port}")
     server.start()
     try:

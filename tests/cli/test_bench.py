@@ -44,7 +44,7 @@ def counters(broker: Broker) -> dict[str, float]:
 def names(broker: Broker) -> tuple[list[str], list[str]]:
     """Topics and groups."""
     with grpc.insecure_channel(broker.admin) as channel:
-        stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub = AdminServiceStub(channel)
         topics = [each for page in stub.ListTopics(pb.ListTopicsRequest(include_system=True)) for each in page.topics]
         groups = [each for page in stub.ListGroups(pb.ListGroupsRequest()) for each in page.groups]
     return sorted(each.name for each in topics), sorted(each.name for each in groups)

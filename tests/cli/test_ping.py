@@ -43,7 +43,7 @@ def quarry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quarry]:
 def known(quarry: Quarry) -> tuple[object, ...]:
     """What a broker knows of its topics, groups, clients and messages."""
     with grpc.insecure_channel(quarry.broker.admin) as channel:
-        stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub = AdminServiceStub(channel)
         topics = [each for page in stub.ListTopics(pb.ListTopicsRequest(include_system=True)) for each in page.topics]
         groups = [each for page in stub.ListGroups(pb.ListGroupsRequest()) for each in page.groups]
     broker = quarry.broker

@@ -24,9 +24,7 @@ from tests.replication.members import member
 
 async def overviews(broker: RunningBroker) -> list[Any]:
     async with grpc.aio.insecure_channel(broker.admin) as channel:
-        answer = await OverviewServiceStub(channel).ListOverviews(  # type: ignore[no-untyped-call]
-            pb.ListOverviewsRequest()
-        )
+        answer = await OverviewServiceStub(channel).ListOverviews(pb.ListOverviewsRequest())
     return list(answer.members)
 
 

@@ -97,7 +97,7 @@ class Client:
             ),  # what a client takes ahead of its reader must not depend on the machine's speed
         ]
         self._channel: Any = grpc.aio.insecure_channel(endpoint, options=options)
-        self.stub: Any = MessagingServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self.stub: Any = MessagingServiceStub(self._channel)
         self.metadata: list[tuple[str, str]] = [("x-mq-language", "PYTHON"), ("x-mq-client-version", version)]
         self.metadata.extend(headers)
         if client_id is not None:

@@ -22,7 +22,7 @@ OPEN = {"waiting", "running"}
 async def job_service(broker: RunningBroker) -> AsyncIterator[Any]:
     """The service's stub."""
     async with grpc.aio.insecure_channel(broker.admin) as channel:
-        yield JobServiceStub(channel)  # type: ignore[no-untyped-call]
+        yield JobServiceStub(channel)
 
 
 def reset_to_latest(group: str, topic: str, **terms: Any) -> pb.BeginJobRequest:

@@ -19,7 +19,7 @@ SERVICE = "/apache.rocketmq.v2.Admin/"
 async def official(broker: RunningBroker) -> AsyncIterator[Any]:
     """The service's stub."""
     async with grpc.aio.insecure_channel(broker.admin) as channel:
-        yield AdminStub(channel)  # type: ignore[no-untyped-call]
+        yield AdminStub(channel)
 
 
 async def hand_out(client: Client, group: str, topic: str, *, count: int) -> list[str]:

@@ -271,8 +271,8 @@ def test_a_client_certificate_stands_for_its_user_on_both_ports(with_broker: Wit
             grpc.aio.secure_channel(broker.admin, credentials) as admin_channel,
             grpc.aio.secure_channel(broker.endpoint, credentials) as channel,
         ):
-            admin: Any = AdminServiceStub(admin_channel)  # type: ignore[no-untyped-call]
-            messaging: Any = MessagingServiceStub(channel)  # type: ignore[no-untyped-call]
+            admin: Any = AdminServiceStub(admin_channel)
+            messaging: Any = MessagingServiceStub(channel)
             create = admin_pb2.CreateTopicRequest(name="orders")
             with pytest.raises(grpc.aio.AioRpcError, match="and there is no client certificate of a user"):
                 await admin.CreateTopic(create)

@@ -42,7 +42,7 @@ def test_one_user_leaves_half_of_the_places_to_others(with_broker: WithBroker) -
         broker.topic("orders")
         many, one = Operator(broker, "many"), Operator(broker, "one")
         async with grpc.aio.insecure_channel(broker.admin) as channel:
-            stub: Any = BrowsingServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub: Any = BrowsingServiceStub(channel)
             request = browsing_pb2.TailMessagesRequest(topic="orders")
             tails = [stub.TailMessages(request, metadata=many.headers(TAIL)) for _ in range(2)]
             for tail in tails:

@@ -66,9 +66,9 @@ def test_operators_see_it_empty_and_it_goes_with_the_group(with_broker: WithBrok
     async def test(broker: RunningBroker) -> None:
         broker.group("billing")
         async with grpc.aio.insecure_channel(broker.admin) as channel:
-            admin: Any = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
-            letters: Any = DeadLetterServiceStub(channel)  # type: ignore[no-untyped-call]
-            browsing: Any = BrowsingServiceStub(channel)  # type: ignore[no-untyped-call]
+            admin: Any = AdminServiceStub(channel)
+            letters: Any = DeadLetterServiceStub(channel)
+            browsing: Any = BrowsingServiceStub(channel)
             topic = await admin.GetTopic(pb.GetTopicRequest(name=LETTERS))
             assert (topic.type, topic.read_queues, topic.write_queues) == (pb.TOPIC_TYPE_MIXED, 1, 1)
             [queue] = (await admin.ListQueues(pb.ListQueuesRequest(topic=LETTERS))).queues

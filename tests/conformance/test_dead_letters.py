@@ -43,7 +43,7 @@ async def with_dead_letters(broker: RunningBroker, client: Client, *bodies: byte
 
 
 async def stub_of(broker: RunningBroker) -> DeadLetterServiceStub:
-    return DeadLetterServiceStub(grpc.aio.insecure_channel(broker.admin))  # type: ignore[no-untyped-call]
+    return DeadLetterServiceStub(grpc.aio.insecure_channel(broker.admin))
 
 
 async def run_command(*arguments: str) -> tuple[int, list[dict[str, object]], str]:
@@ -173,7 +173,7 @@ def test_what_was_refused_stays_unsent_and_is_sent_when_it_can_be(with_broker: W
 async def waiting(broker: RunningBroker) -> int:
     """As the page of the group has it."""
     async with grpc.aio.insecure_channel(broker.admin) as channel:
-        found = await OverviewServiceStub(channel).ListGroupFigures(  # type: ignore[no-untyped-call]
+        found = await OverviewServiceStub(channel).ListGroupFigures(
             overview_pb2.ListGroupFiguresRequest(contains="billing")
         )
     return int(found.groups[0].dead_letters)
@@ -248,7 +248,7 @@ def test_what_was_refused_goes_with_the_topic_of_the_dead_letters(with_broker: W
             stub = await stub_of(broker)
             assert (await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing"))).resent == 2
             async with grpc.aio.insecure_channel(broker.admin) as channel:
-                admin = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+                admin = AdminServiceStub(channel)
                 await admin.DeleteTopic(admin_pb2.DeleteTopicRequest(name="%DLQ%billing"))
             rows = broker.store.state_engine.family(INFLIGHT).iterate(ROWS)
             assert [key for key, _ in rows if b"%DLQ%" in key] == []

@@ -79,7 +79,7 @@ def test_what_an_older_broker_has_taken_of_them_neither_ends_a_verification_nor_
         async with Client(broker.endpoint) as client:
             await client.sent(message("orders"))
         async with grpc.aio.insecure_channel(broker.admin) as channel:
-            stub: Any = VerificationServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub: Any = VerificationServiceStub(channel)
             begun = await stub.BeginVerification(pb.BeginVerificationRequest(busy_percent=100))
             seen = begun
 

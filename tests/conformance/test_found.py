@@ -100,7 +100,7 @@ async def fill(broker: RunningBroker) -> None:
             for handle in (await client.receive("billing", topic, count=1)).handles:
                 await dead_letter(client, "billing", topic, handle)
         async with grpc.aio.insecure_channel(broker.admin) as channel:
-            stub: Any = DeadLetterServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub: Any = DeadLetterServiceStub(channel)
             method = "/quarry.admin.v1.DeadLetterService/ResendDeadLetters"
             headers = signed_admin_headers("all", SECRET, method, now_ms=broker.clock.wall_ms(), nonce="r" * 16)
             resend = dead_letters_pb2.ResendDeadLettersRequest(group="billing")

@@ -30,7 +30,7 @@ class JobOperator(Operator):
     async def ask(self, method: str, request: Any) -> Any:
         """The answer, or the code that the call ended with and its text."""
         async with grpc.aio.insecure_channel(self._broker.admin) as channel:
-            stub: Any = JobServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub: Any = JobServiceStub(channel)
             try:
                 return await getattr(stub, method)(request, metadata=self.headers(JOBS + method))
             except grpc.aio.AioRpcError as error:
@@ -65,7 +65,7 @@ def operators(broker: RunningBroker) -> dict[str, JobOperator]:
 async def verify(broker: RunningBroker, operator: JobOperator) -> int:
     """The id of a verification that has begun."""
     async with grpc.aio.insecure_channel(broker.admin) as channel:
-        stub: Any = VerificationServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub: Any = VerificationServiceStub(channel)
         headers = operator.headers(BEGIN_VERIFICATION)
         return int((await stub.BeginVerification(BeginVerificationRequest(), metadata=headers)).id)
 
@@ -144,7 +144,7 @@ def test_strangers_and_who_may_not_are_told_nothing_of_jobs(with_broker: WithBro
     async def test(broker: RunningBroker) -> None:
         add_user(broker, "nobody")
         async with grpc.aio.insecure_channel(broker.admin) as channel:
-            stub: Any = JobServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub: Any = JobServiceStub(channel)
             for method, request in (
                 ("BeginJob", reset_to_latest("g", "t")),
                 ("GetJob", pb.GetJobRequest(id=1)),

@@ -179,7 +179,7 @@ def test_a_group_that_is_deleted_ends_its_reset(
         broker.group("billing")
         stand_in_lite_topics(broker, "billing", PARENT, 1_500)
         async with grpc.aio.insecure_channel(broker.admin) as channel, job_service(broker) as jobs:
-            admin: Any = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            admin: Any = AdminServiceStub(channel)
 
             async def rest(running: Running) -> None:
                 if running.job.done == deleted_after:
@@ -206,7 +206,7 @@ def test_one_call_moves_a_group_in_few_queues_and_names_the_job_for_more(
             await client.start()
             await client.add("a")
         async with grpc.aio.insecure_channel(broker.admin) as channel:
-            admin: Any = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            admin: Any = AdminServiceStub(channel)
 
             def reset(group: str, topic: str, **terms: Any) -> Any:
                 latest = admin_pb2.Latest()
@@ -243,7 +243,7 @@ def test_dead_letters_are_sent_again_by_a_job(with_broker: WithBroker, monkeypat
         async with Client(broker.endpoint) as client, job_service(broker) as jobs:
             await with_dead_letters(broker, client, b"a", b"b", b"c", b"d", b"e")
             async with grpc.aio.insecure_channel(broker.admin) as channel:
-                box: Any = DeadLetterServiceStub(channel)  # type: ignore[no-untyped-call]
+                box: Any = DeadLetterServiceStub(channel)
                 code, text = await refusal(
                     box.ResendDeadLetters(dead_letters_pb2.ResendDeadLettersRequest(group="billing"))
                 )
@@ -466,7 +466,7 @@ def test_jobs_that_are_not_there_are_not_found_and_ended_ones_not_cancelled(with
             # verifications are jobs, too
             async with Client(broker.endpoint) as client:
                 await client.sent(message("orders"))
-            verifying: Any = VerificationServiceStub(channel)  # type: ignore[no-untyped-call]
+            verifying: Any = VerificationServiceStub(channel)
             verdict = await verifying.BeginVerification(verification_pb2.BeginVerificationRequest(asked_by="me"))
             shown = await until(jobs, pb.Job(id=verdict.id), lambda job: job.state not in OPEN)
             assert (shown.kind, shown.state, shown.asked_by, shown.WhichOneof("work")) == ("verify", "done", "me", None)

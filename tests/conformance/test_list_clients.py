@@ -29,7 +29,7 @@ async def pages(broker: RunningBroker, user: str | None = None, **fields: Any) -
         method, nonce = "/quarry.admin.v1.ClientService/ListClients", f"{user:-<10}{next(_calls):010}"
         headers = signed_admin_headers(user, SECRET, method, now_ms=broker.clock.wall_ms(), nonce=nonce)
     async with grpc.aio.insecure_channel(broker.admin) as channel:
-        stub = ClientServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub = ClientServiceStub(channel)
         call = stub.ListClients(pb.ListClientsRequest(**fields), metadata=headers)
         return [list(page.clients) async for page in call]
 

@@ -177,7 +177,7 @@ def entries_of(broker: RunningBroker, queues: Iterable[QueueId]) -> Entries:
 async def expire(broker: RunningBroker) -> PhysicalOffset:
     """Let go what is old; returns where the log begins then."""
     async with grpc.aio.insecure_channel(broker.admin) as channel:
-        stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub = AdminServiceStub(channel)
         assert (await stub.ExpireSegments(admin.ExpireSegmentsRequest())).segments
     return broker.store.expiry.minimum
 

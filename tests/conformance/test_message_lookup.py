@@ -37,7 +37,7 @@ async def get(broker: RunningBroker, user: str | None = None, **fields: Any) -> 
         method, nonce = "/quarry.admin.v1.QueryService/GetMessage", f"{user:-<10}{next(_calls):010}"
         headers = signed_admin_headers(user, SECRET, method, now_ms=broker.clock.wall_ms(), nonce=nonce)
     async with grpc.aio.insecure_channel(broker.admin) as channel:
-        stub = QueryServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub = QueryServiceStub(channel)
         answer: pb.GetMessageResponse = await stub.GetMessage(pb.GetMessageRequest(**fields), metadata=headers)
         return answer
 
@@ -247,7 +247,7 @@ def test_a_damaged_record_is_told(with_broker: WithBroker, tmp_path: Path) -> No
             assert words.startswith(f"DATA_LOSS commitlog/{segment.name}: "), words
             assert "CRC" in words
         async with grpc.aio.insecure_channel(broker.admin) as channel:
-            stub = QueryServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub = QueryServiceStub(channel)
             with pytest.raises(grpc.aio.AioRpcError, match=segment.name) as caught:
                 await stub.QueryMessages(pb.QueryMessagesRequest(topic="orders", key="k"))
         assert caught.value.code() is grpc.StatusCode.DATA_LOSS
@@ -312,7 +312,7 @@ def test_large_messages_of_a_key_come_in_several_answers(
 
         async def ask(**fields: Any) -> tuple[list[int], bool]:
             async with grpc.aio.insecure_channel(broker.admin) as channel:
-                call = getattr(QueryServiceStub(channel), method)  # type: ignore[no-untyped-call]
+                call = getattr(QueryServiceStub(channel), method)
                 answer = await call(pb.QueryMessagesRequest(topic="orders", key="k", **fields))
             found = [
                 decode_record(memoryview(each.record), 0, PhysicalOffset(each.physical_offset))

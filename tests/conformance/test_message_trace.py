@@ -20,7 +20,7 @@ Traced = list[tuple[str, str, int, str | None]]
 async def trace(broker: RunningBroker, topic: str, key: str) -> list[Traced]:
     """Of each message, the newest first: queue, group, attempts and state."""
     async with grpc.aio.insecure_channel(broker.admin) as channel:
-        stub = QueryServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub = QueryServiceStub(channel)
         answer = await stub.TraceMessages(pb.QueryMessagesRequest(topic=topic, key=key))
     found: list[Traced] = []
     for each in answer.messages:
@@ -80,7 +80,7 @@ def test_a_message_of_a_lite_topic_is_followed_into_its_queue(with_broker: WithB
 def test_what_is_refused(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         async with grpc.aio.insecure_channel(broker.admin) as channel:
-            stub = QueryServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub = QueryServiceStub(channel)
             for fields in ({"topic": "orders"}, {"key": "k"}, {"topic": "orders", "key": "k", "limit": 101}):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await stub.TraceMessages(pb.QueryMessagesRequest(**fields))

@@ -242,7 +242,7 @@ def test_a_sender_does_not_say_whose_its_dead_letter_is(with_broker: WithBroker)
             received = await client.receive("billing", "orders", polling_s=PATIENCE_S, deadline_s=PATIENCE_S * 2)
             await dead_letter(client, "billing", "orders", *received.handles)
             async with grpc.aio.insecure_channel(broker.admin) as channel:
-                box = DeadLetterServiceStub(channel)  # type: ignore[no-untyped-call]
+                box = DeadLetterServiceStub(channel)
                 await box.ResendDeadLetters(dead_letters_pb2.ResendDeadLettersRequest(group="billing"))
             [entry] = broker.store.messages.entries(
                 broker.store.messages.queues_of("%RETRY%billing_orders")[0], QueueOffset(0), 1

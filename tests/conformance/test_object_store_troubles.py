@@ -99,7 +99,7 @@ class Observed:
         """Numbers of the messages that are found, and the reasons of the files that could not be read."""
         async with grpc.aio.insecure_channel(self._broker.admin) as channel:
             request = pb.QueryMessagesRequest(topic="orders", key="all", limit=1_000)
-            answer = await QueryServiceStub(channel).QueryMessages(request)  # type: ignore[no-untyped-call]
+            answer = await QueryServiceStub(channel).QueryMessages(request)
         found = []
         for each in answer.messages:
             record = decode_record(memoryview(each.record), 0, PhysicalOffset(each.physical_offset), check_crc=True)

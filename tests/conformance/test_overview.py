@@ -50,7 +50,7 @@ class Bench:
         self._runner = runner
         self.broker = broker
         self.channel = runner.run(self._channel())
-        self.service = OverviewServiceStub(self.channel)  # type: ignore[no-untyped-call]
+        self.service = OverviewServiceStub(self.channel)
 
     async def _channel(self) -> grpc.aio.Channel:
         return grpc.aio.insecure_channel(self.broker.admin)
@@ -182,7 +182,7 @@ def test_verifications_that_run_are_open_jobs(bench: Bench) -> None:
     broker, channel = bench.broker, bench.channel
 
     async def begin() -> int:
-        begun = await JobServiceStub(channel).BeginJob(  # type: ignore[no-untyped-call]
+        begun = await JobServiceStub(channel).BeginJob(
             jobs_pb2.BeginJobRequest(resend_messages=jobs_pb2.MessagesResend(topic="quiet", from_offset=0, queue=0))
         )
         return int(begun.id)

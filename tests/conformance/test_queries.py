@@ -28,7 +28,7 @@ TIERED = {"tiered": True, "tiered_slots": 7, "tiered_items": 30, "keep_uploaded"
 
 
 def stub_of(broker: RunningBroker) -> QueryServiceStub:
-    return QueryServiceStub(grpc.aio.insecure_channel(broker.admin))  # type: ignore[no-untyped-call]
+    return QueryServiceStub(grpc.aio.insecure_channel(broker.admin))
 
 
 async def query(broker: RunningBroker, **fields: object) -> list[bytes]:

@@ -23,7 +23,7 @@ async def update(broker: RunningBroker, queues: int, *, break_order: bool = Fals
     if read_only:
         request.permission = pb.PERMISSION_READ
     async with grpc.aio.insecure_channel(broker.admin) as channel:
-        stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub = AdminServiceStub(channel)
         try:
             await stub.UpdateTopic(request, timeout=PATIENCE_S)
         except grpc.aio.AioRpcError as error:
@@ -121,7 +121,7 @@ def test_normal_topics_change_as_before(with_broker: WithBroker) -> None:
         assert await update(broker, 8) == ""
         broker.store.topics.delete("orders")
         async with grpc.aio.insecure_channel(broker.admin) as channel:
-            stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub = AdminServiceStub(channel)
             with pytest.raises(grpc.aio.AioRpcError, match="NOT_FOUND"):
                 await stub.UpdateTopic(pb.UpdateTopicRequest(name="orders", write_queues=4))
 

@@ -56,7 +56,7 @@ async def ends_of(address: str, tls: Tls | None, dialled: str | None) -> set[str
             scheme=definition.DOMAIN_NAME, addresses=[definition.Address(host=host, port=int(port))]
         )
     async with open_channel(address, tls) as channel:
-        stub: Any = MessagingServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub: Any = MessagingServiceStub(channel)
         metadata = [("x-mq-client-id", "client")]
         route = await soon(
             stub.QueryRoute(service.QueryRouteRequest(topic=resource("orders"), endpoints=endpoints), metadata=metadata)

@@ -98,7 +98,7 @@ def test_point_02_who_does_not_say_what_was_dialled_is_sent_to_the_port_that_is_
         (entry,) = broker.store.messages.entries(QueueId("orders", 0), QueueOffset(0), 9)
         assert host_text(broker.store.messages.read(entry).store_host) == broker.endpoint
         async with grpc.aio.insecure_channel(broker.admin) as channel:
-            admin: Any = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            admin: Any = AdminServiceStub(channel)
             facts = await admin.GetBroker(admin_pb2.GetBrokerRequest())
             assert facts.advertised_address == broker.endpoint
 

@@ -45,9 +45,9 @@ class Shop:
 
     def __init__(self, broker: Broker) -> None:
         self._channel = grpc.insecure_channel(broker.admin)
-        self._topics = AdminServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        self._messages = AdminStub(self._channel)  # type: ignore[no-untyped-call]
-        self._dead_letters = DeadLetterServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._topics = AdminServiceStub(self._channel)
+        self._messages = AdminStub(self._channel)
+        self._dead_letters = DeadLetterServiceStub(self._channel)
         self._endpoint = broker.endpoint
 
     def close(self) -> None:

@@ -285,7 +285,7 @@ def telling_client(endpoint: str, trace: str) -> Iterator[None]:
     said.put(service.TelemetryCommand(settings=consumer_settings("audit", "orders")))
     metadata = (("x-mq-client-id", "telling"), ("x-mq-language", "JAVA"), ("x-mq-client-version", "5.0.8"))
     with grpc.insecure_channel(endpoint) as channel:
-        stub = MessagingServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub = MessagingServiceStub(channel)
         words = stub.Telemetry(iter(said.get, None), metadata=metadata)
         next(words)  # its settings are taken
 

@@ -35,7 +35,7 @@ def told(reached: str, dialled: str, tls: Tls | None = None) -> tuple[str, str]:
     metadata = [("x-mq-client-id", "client"), ("x-mq-language", "PYTHON")]
     trusting = None if tls is None else grpc.ssl_channel_credentials(tls.authority)
     with grpc.insecure_channel(reached) if trusting is None else grpc.secure_channel(reached, trusting) as channel:
-        stub: Any = service_pb2_grpc.MessagingServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub: Any = service_pb2_grpc.MessagingServiceStub(channel)
         answer = stub.QueryRoute(request, metadata=metadata, timeout=10)
     (found,) = {
         (queue.broker.name, f"{each.host}:{each.port}")

@@ -46,8 +46,8 @@ class MemberAdmin:
             address, options=(("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconnect_backoff_ms", 200))
         )
         # the stubs have no types
-        self._admin: Any = AdminServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        self._security: Any = SecurityServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._admin: Any = AdminServiceStub(self._channel)
+        self._security: Any = SecurityServiceStub(self._channel)
 
     def close(self) -> None:
         self._channel.close()

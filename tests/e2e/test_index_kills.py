@@ -96,7 +96,7 @@ class Asker(threading.Thread):
 def numbers_found(channel: grpc.Channel, key: str, limit: int) -> tuple[list[int], bool]:
     """The newest first, and whether nothing may be missing."""
     request = pb.QueryMessagesRequest(topic=TOPIC, key=key, limit=limit)
-    answer = QueryServiceStub(channel).QueryMessages(request, timeout=CALL_TIMEOUT_S)  # type: ignore[no-untyped-call]
+    answer = QueryServiceStub(channel).QueryMessages(request, timeout=CALL_TIMEOUT_S)
     found = []
     for each in answer.messages:
         record = decode_record(memoryview(each.record), 0, PhysicalOffset(each.physical_offset), check_crc=True)

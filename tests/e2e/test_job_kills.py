@@ -69,7 +69,7 @@ def test_a_kill_in_the_middle_of_jobs_leaves_nothing_out(tmp_path: Path, monkeyp
         ):
             broker.start()
             with grpc.insecure_channel(broker.admin) as channel:
-                jobs: Any = JobServiceStub(channel)  # type: ignore[no-untyped-call]
+                jobs: Any = JobServiceStub(channel)
                 job = jobs.BeginJob(pb.BeginJobRequest(**work))
                 ids.append(job.id)
                 while (job := jobs.GetJob(pb.GetJobRequest(id=job.id))).done < 200:
@@ -78,7 +78,7 @@ def test_a_kill_in_the_middle_of_jobs_leaves_nothing_out(tmp_path: Path, monkeyp
             broker.kill()
         broker.start()
         with grpc.insecure_channel(broker.admin) as channel:
-            jobs = JobServiceStub(channel)  # type: ignore[no-untyped-call]
+            jobs = JobServiceStub(channel)
             until(lambda: all(jobs.GetJob(pb.GetJobRequest(id=each)).state not in OPEN for each in ids), "jobs end")
             reset, letters, messages = (jobs.GetJob(pb.GetJobRequest(id=each)) for each in ids)
         broker.stop()

@@ -39,7 +39,7 @@ METHODS = {
 
 async def call(broker: RunningBroker, method: str, request: Any) -> Any:
     async with grpc.aio.insecure_channel(broker.admin) as channel:
-        return await getattr(LiteTopicServiceStub(channel), method)(request)  # type: ignore[no-untyped-call]
+        return await getattr(LiteTopicServiceStub(channel), method)(request)
 
 
 async def refused(broker: RunningBroker, method: str, request: Any) -> str:

@@ -37,19 +37,19 @@ def _names(kind: str, channel: grpc.Channel, prefix: str) -> Iterator[str]:
     stub: Any
     match kind:
         case "topic":
-            stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub = AdminServiceStub(channel)
             for page in stub.ListTopics(pb.ListTopicsRequest(prefix=prefix), timeout=TIMEOUT_S):
                 yield from (each.name for each in page.topics)
         case "group":
-            stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub = AdminServiceStub(channel)
             for page in stub.ListGroups(pb.ListGroupsRequest(prefix=prefix), timeout=TIMEOUT_S):
                 yield from (each.name for each in page.groups)
         case "user":
-            stub = SecurityServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub = SecurityServiceStub(channel)
             for page in stub.ListUsers(security_pb2.ListUsersRequest(prefix=prefix), timeout=TIMEOUT_S):
                 yield from (each.name for each in page.users)
         case "setting":
-            stub = SettingsServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub = SettingsServiceStub(channel)
             for setting in stub.ListSettings(settings_pb2.ListSettingsRequest(), timeout=TIMEOUT_S).settings:
                 if setting.key.startswith(prefix):
                     yield setting.key

@@ -37,7 +37,7 @@ class Answer(NamedTuple):
 def who_is(address: str, context: Context | None) -> Answer | None:
     """Ask which broker answers at an admin port; None: no answer within `TIMEOUT_S`."""
     with open_channel(address, context) as channel:
-        stub = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+        stub = AdminServiceStub(channel)
         try:
             told = stub.GetBroker(pb.GetBrokerRequest(), timeout=TIMEOUT_S)
         except grpc.RpcError as error:

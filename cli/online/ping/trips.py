@@ -47,7 +47,7 @@ class AdminTrip:
         self.address = address
         self._timeout_s = timeout_s
         self._channel = open_channel(address, context, options=OPTIONS)
-        self._stub = AdminServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._stub = AdminServiceStub(self._channel)
 
     def prepare(self) -> None:
         """Connect, so that no measured trip includes the connection. Raises grpc.RpcError."""
@@ -69,7 +69,7 @@ class MessagingTrip:
         self._timeout_s = timeout_s
         self._requests = Requests(endpoint, clock)
         self._channel = open_channel(endpoint, context, clock=clock, options=OPTIONS)
-        self._stub: Any = MessagingServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._stub: Any = MessagingServiceStub(self._channel)
 
     def prepare(self) -> None:
         """Connect, so that no measured trip includes the connection. Raises as `go`."""
@@ -109,8 +109,8 @@ class MessageTrip:
         self._message: OutgoingMessage | None = None
         self.address = address
         self._channel = open_channel(address, context, options=OPTIONS)
-        self._topics = AdminServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        self._browsing = BrowsingServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._topics = AdminServiceStub(self._channel)
+        self._browsing = BrowsingServiceStub(self._channel)
 
     def prepare(self, timeout_s: float) -> None:
         """Connect both ports. Ends the command if the topic does not exist or does not take such messages."""

@@ -98,9 +98,9 @@ class Reading:
         self.address: Final = address
         self._context = context
         self._channel = open_channel(address, context, options=OPTIONS)
-        self._overview = OverviewServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        self._migration = MigrationServiceStub(self._channel)  # type: ignore[no-untyped-call]
-        self._jobs = JobServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._overview = OverviewServiceStub(self._channel)
+        self._migration = MigrationServiceStub(self._channel)
+        self._jobs = JobServiceStub(self._channel)
 
     def __enter__(self) -> Self:
         return self

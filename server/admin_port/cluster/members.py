@@ -41,7 +41,7 @@ class MembersService(MembersServiceServicer):
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
-        add_MembersServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        add_MembersServiceServicer_to_server(self, server)
         return NAME
 
     @answers

@@ -103,7 +103,7 @@ class AdminCalls:
 
     def identity(self, caller: Caller) -> Identity:
         """Return the names of broker and cluster, None for both without the right to see them. Raises CallFailed."""
-        stub: Any = AdminServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        stub: Any = AdminServiceStub(self._channel)
         path = "/quarry.admin.v1.AdminService/GetBroker"
         metadata = self._metadata(path, caller)
         try:

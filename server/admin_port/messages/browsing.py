@@ -95,7 +95,7 @@ class BrowsingService(BrowsingServiceServicer):
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
-        add_BrowsingServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        add_BrowsingServiceServicer_to_server(self, server)
         return NAME
 
     async def BrowseMessages(self, request: pb.BrowseMessagesRequest, context: _Context) -> pb.BrowseMessagesResponse:

@@ -33,7 +33,7 @@ class DeadLetterService(DeadLetterServiceServicer):
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
-        add_DeadLetterServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        add_DeadLetterServiceServicer_to_server(self, server)
         return NAME
 
     async def ListDeadLetters(

@@ -67,7 +67,7 @@ class JobService(JobServiceServicer):
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
-        add_JobServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        add_JobServiceServicer_to_server(self, server)
         return NAME
 
     @answers

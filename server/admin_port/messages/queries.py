@@ -81,7 +81,7 @@ class QueryService(QueryServiceServicer):
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
-        add_QueryServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        add_QueryServiceServicer_to_server(self, server)
         return NAME
 
     async def QueryMessages(self, request: pb.QueryMessagesRequest, context: _Context) -> pb.QueryMessagesResponse:

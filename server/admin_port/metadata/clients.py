@@ -41,7 +41,7 @@ class ClientService(ClientServiceServicer):
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
-        add_ClientServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        add_ClientServiceServicer_to_server(self, server)
         return NAME
 
     @streams

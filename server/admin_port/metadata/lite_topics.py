@@ -39,7 +39,7 @@ class LiteTopicService(LiteTopicServiceServicer):
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
-        add_LiteTopicServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        add_LiteTopicServiceServicer_to_server(self, server)
         return NAME
 
     async def ListLiteTopics(self, request: pb.ListLiteTopicsRequest, context: _Context) -> pb.ListLiteTopicsResponse:

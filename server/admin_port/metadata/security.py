@@ -52,7 +52,7 @@ class SecurityService(SecurityServiceServicer):
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
-        add_SecurityServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        add_SecurityServiceServicer_to_server(self, server)
         return NAME
 
     @answers

@@ -27,7 +27,7 @@ class SettingsService(SettingsServiceServicer):
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
-        add_SettingsServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        add_SettingsServiceServicer_to_server(self, server)
         return NAME
 
     @answers

@@ -54,7 +54,7 @@ class OfficialAdminService(AdminServicer):
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
-        add_AdminServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        add_AdminServicer_to_server(self, server)
         return NAME
 
     @answers

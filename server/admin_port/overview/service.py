@@ -222,7 +222,7 @@ class OverviewService(OverviewServiceServicer):
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
-        add_OverviewServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        add_OverviewServiceServicer_to_server(self, server)
         return NAME
 
     def own_overview(self) -> bytes:

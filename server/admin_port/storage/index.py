@@ -32,7 +32,7 @@ class IndexService(IndexServiceServicer):
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
-        add_IndexServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        add_IndexServiceServicer_to_server(self, server)
         return NAME
 
     async def ListIndexFiles(self, _request: pb.ListIndexFilesRequest, context: _Context) -> pb.ListIndexFilesResponse:

@@ -44,7 +44,7 @@ class MigrationService(MigrationServiceServicer):
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
-        add_MigrationServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        add_MigrationServiceServicer_to_server(self, server)
         return NAME
 
     async def GetMigration(self, _request: pb.GetMigrationRequest, context: _Context) -> pb.Migration:

@@ -54,7 +54,7 @@ class StorageService(StorageServiceServicer):
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
-        add_StorageServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        add_StorageServiceServicer_to_server(self, server)
         return NAME
 
     async def GetStorage(self, _request: pb.GetStorageRequest, context: _Context) -> pb.Storage:

@@ -34,7 +34,7 @@ class VerificationService(VerificationServiceServicer):
 
     def add_to(self, server: grpc.aio.Server) -> str:
         """Register the service with the server; returns its full name."""
-        add_VerificationServiceServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        add_VerificationServiceServicer_to_server(self, server)
         return NAME
 
     async def BeginVerification(self, request: pb.BeginVerificationRequest, context: _Context) -> pb.Verification:

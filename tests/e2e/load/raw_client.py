@@ -59,7 +59,7 @@ class RawClient:
     def __init__(self, endpoint: str) -> None:
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
         self._channel = grpc.aio.insecure_channel(endpoint, options=options)
-        self._stub: Any = MessagingServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._stub: Any = MessagingServiceStub(self._channel)
         self._metadata = (
             ("x-mq-client-id", f"load@{uuid.uuid4().hex}"),
             ("x-mq-language", "PYTHON"),

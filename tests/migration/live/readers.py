@@ -58,7 +58,7 @@ class HistoryReader:
 
     def _read_on(self, group: str, stop: threading.Event) -> None:
         with Client(self._broker.endpoint) as client, admin_channel(self._broker) as channel:
-            admin: Any = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            admin: Any = AdminServiceStub(channel)
             admin.CreateGroup(pb.CreateGroupRequest(name=group), timeout=CALL_TIMEOUT_S)
             while not stop.is_set():
                 topic = self._chance.choice(self._history.topics)
@@ -105,7 +105,7 @@ def receive(client: Client, group: str, topic: str) -> list[tuple[int, int, str]
 def read_with_official_client(broker: Broker, consumer: SimpleConsumer, topic: str) -> None:
     """From the beginning. The client subscribes to this topic alone; a restart just before may cost it a few calls."""
     with admin_channel(broker) as channel:
-        reset(AdminServiceStub(channel), ARCHIVIST, topic, 0)  # type: ignore[no-untyped-call]
+        reset(AdminServiceStub(channel), ARCHIVIST, topic, 0)
     deadline_s = time.monotonic() + PATIENCE_S
     found: list[str] = []
     while len(found) < ARCHIVED:

@@ -106,7 +106,7 @@ class Proof:
         self._archived = self.plan.history.topics[-1]
         topics_of = {language: self.plan.history.live_topics[TOPICS_OF[language]] for language in self.plan.languages}
         with admin_channel(self.broker) as channel:
-            admin: Any = AdminServiceStub(channel)  # type: ignore[no-untyped-call]
+            admin: Any = AdminServiceStub(channel)
             for group in (ARCHIVIST, *topics_of):
                 admin.CreateGroup(pb.CreateGroupRequest(name=group))
             for group, topics in topics_of.items():

@@ -51,7 +51,7 @@ class Walk:
 
     def status(self) -> migration_pb2.Migration:
         with admin_channel(self._broker) as channel:
-            stub: Any = MigrationServiceStub(channel)  # type: ignore[no-untyped-call]
+            stub: Any = MigrationServiceStub(channel)
             found: migration_pb2.Migration = stub.GetMigration(migration_pb2.GetMigrationRequest(), timeout=60)
         return found
 
