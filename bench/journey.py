@@ -26,6 +26,7 @@ import grpc
 from bench.peers.quarry import PROJECT, Quarry
 from bench.scratch_store import TOPIC
 from bench.send_load import send_body
+from quarry_mq.client.errors import require_ok
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.proto.apache.rocketmq.v2.service_pb2_grpc import MessagingServiceStub
@@ -128,11 +129,6 @@ class Client:
         request = service.AckMessageRequest(group=definition.Resource(name=GROUP), topic=message.topic)
         request.entries.add(message_id=properties.message_id, receipt_handle=properties.receipt_handle)
         require_ok(self._stub.AckMessage(request, metadata=METADATA, timeout=TIMEOUT_S).status)
-
-
-def require_ok(status: definition.Status) -> None:
-    if status.code != definition.OK:
-        raise RuntimeError(f"{definition.Code.Name(status.code)}: {status.message}")
 
 
 def messaging(broker: Traced) -> Iterator[Journey]:

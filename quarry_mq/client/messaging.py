@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
+from google.protobuf.message import Message
 
 from quarry_mq.client.channel import open_channel
 from quarry_mq.client.endpoint import Endpoint
@@ -43,7 +44,6 @@ class MessagingClient:
         self._subscription = subscription
         self._clock = clock or SystemClock()
         self._requests = Requests(endpoint.address, self._clock)
-        self._client_id = self._requests.client_id
         self._channel = open_channel(endpoint, clock=self._clock)
         self._stub: Any = MessagingServiceStub(self._channel)
         self._commands: SimpleQueue[service.TelemetryCommand | None] = SimpleQueue()
@@ -76,46 +76,38 @@ class MessagingClient:
     def _say_goodbye(self) -> None:
         """Make the broker drop this client now, not only when heartbeats are missing."""
         request = self._requests.goodbye(self._subscription)
-        self._stub.NotifyClientTermination(request, metadata=self._requests.metadata(), timeout=CALL_TIMEOUT_S)
+        self._call("NotifyClientTermination", request)
 
     def send(self, *messages: OutgoingMessage) -> list[Sent]:
         """Send messages of one topic and type in one request: one queue gets all of them in their order, or none."""
         request = service.SendMessageRequest(messages=map(self._requests.message, messages))
-        answer = self._stub.SendMessage(request, metadata=self._requests.metadata(), timeout=CALL_TIMEOUT_S)
-        return sent_of(answer)
+        return sent_of(self._call("SendMessage", request))
 
     def require_topic(self, topic: str) -> None:
         """Raise CallRefused if the broker has no such topic and does not create it."""
         request = service.QueryRouteRequest(
             topic=definition.Resource(name=topic), endpoints=self._requests.access_point()
         )
-        require_ok(self._stub.QueryRoute(request, metadata=self._requests.metadata(), timeout=CALL_TIMEOUT_S).status)
+        require_ok(self._call("QueryRoute", request).status)
 
     def receive(self, *, limit: int, invisible_s: int, wait_s: float) -> list[definition.Message]:
         """Receive at most `limit` messages, hidden from others for `invisible_s`; none if `wait_s` pass without any."""
         subscription = self._require_subscription()
         self._keep_alive()
         request = self._requests.receive(subscription, limit=limit, invisible_s=invisible_s, wait_s=wait_s)
-        answer = self._stub.ReceiveMessage(
-            request, metadata=self._requests.metadata(), timeout=wait_s + POLLING_SLACK_S
-        )
-        return received_of(answer)
+        return received_of(self._call("ReceiveMessage", request, timeout_s=wait_s + POLLING_SLACK_S))
 
     def acknowledge(self, message: definition.Message) -> None:
         """Acknowledge a received message: no consumer of the group gets it again."""
         request = self._requests.acknowledgement(self._require_subscription(), message)
-        answer = self._stub.AckMessage(request, metadata=self._requests.metadata(), timeout=CALL_TIMEOUT_S)
-        require_ok(answer.status)
+        require_ok(self._call("AckMessage", request).status)
 
     def give_back(self, messages: Iterable[definition.Message]) -> None:
         """Return messages to the group, so that other consumers get them at once and not after their invisible time."""
         subscription = self._require_subscription()
         for message in messages:
             request = self._requests.return_of(subscription, message)
-            answer = self._stub.ChangeInvisibleDuration(
-                request, metadata=self._requests.metadata(), timeout=CALL_TIMEOUT_S
-            )
-            require_ok(answer.status)
+            require_ok(self._call("ChangeInvisibleDuration", request).status)
 
     def _keep_alive(self) -> None:
         now_s = self._clock.monotonic_s()
@@ -123,7 +115,11 @@ class MessagingClient:
             return
         self._last_heartbeat_s = now_s
         request = self._requests.heartbeat(self._require_subscription())
-        require_ok(self._stub.Heartbeat(request, metadata=self._requests.metadata(), timeout=CALL_TIMEOUT_S).status)
+        require_ok(self._call("Heartbeat", request).status)
+
+    def _call(self, method: str, request: Message, *, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        """Begin a call, and return its answer or the iterator of its answers."""
+        return getattr(self._stub, method)(request, metadata=self._requests.metadata(), timeout=timeout_s)
 
     def _require_subscription(self) -> Subscription:
         if self._subscription is None:

@@ -39,7 +39,7 @@ _Found = TypeVar("_Found")
 class TimeSlice:
     """Measure how long work goes on without a pause. `pause` belongs to the event loop, the rest to any one thread."""
 
-    def __init__(self, clock: Clock, *, work_s: float = WORK_S, pauses: float | None = None) -> None:
+    def __init__(self, clock: Clock, *, work_s: float = WORK_S, pauses: float = PAUSES_PER_SLICE) -> None:
         """Begin a slice of `work_s`. `pause` lasts `pauses` times as long as the slice before it has taken."""
         self._clock = clock
         self._work_s = work_s
@@ -63,7 +63,7 @@ class TimeSlice:
         """Let other work run once the slice is over; to be awaited between two small pieces of work."""
         took_s = self.took_s
         if took_s >= self._work_s:
-            await asyncio.sleep((PAUSES_PER_SLICE if self._pauses is None else self._pauses) * took_s)
+            await asyncio.sleep(self._pauses * took_s)
             self.restart()
 
 

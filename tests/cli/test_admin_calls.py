@@ -42,7 +42,7 @@ class Consumer:
     """A consumer of `billing` that does what it is told. `code` is how its consuming of a message ends."""
 
     def __init__(self, client: MessagingClient) -> None:
-        self.client_id = client._client_id
+        self.client_id = client._requests.client_id
         self.code = definition.OK
         self._client = client
 

@@ -179,7 +179,7 @@ def test_commands_of_a_live_broker(quarry: Quarry) -> None:
                 silent.add(" ".join(words[:2]))
         job = quarry.rows("job", "list")[0]["id"]
         assert quarry.row("job", "show", job)["id"] == job
-        shown = quarry.row("client", "show", client._client_id, "--group", "reading")
+        shown = quarry.row("client", "show", client._requests.client_id, "--group", "reading")
     assert shown["group"] == "reading"
     assert {each.split(" --")[0] for each in silent} <= OFTEN_EMPTY
 

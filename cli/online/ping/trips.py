@@ -14,7 +14,7 @@ from quarry_mq.cli.records import decoded, message_id_of
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.hints import Names
 from quarry_mq.client.errors import require_ok
-from quarry_mq.client.requests import OutgoingMessage, Requests
+from quarry_mq.client.requests import OutgoingMessage, Requests, sent_of
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
@@ -87,10 +87,7 @@ class MessagingTrip:
         """Send a message and return its id. Raises as `go`."""
         request = service.SendMessageRequest(messages=[self._requests.message(message)])
         answer = self._stub.SendMessage(request, metadata=self._requests.metadata(), timeout=self._timeout_s)
-        require_ok(answer.status)
-        for entry in answer.entries:
-            require_ok(entry.status)
-        return str(answer.entries[0].message_id)
+        return sent_of(answer)[0].message_id
 
     def close(self) -> None:
         self._channel.close()
