@@ -71,7 +71,7 @@ class StoreTables:
     """The object holds the metadata tables of one store."""
 
     def __init__(self, engine: KeyValueEngine, sealer: Sealer | None, change_log: ChangeLog | None) -> None:
-        """Open the tables. `ledger` tracks their changes if the store is, or was, in a cluster."""
+        """Open the tables. `change_log` tracks their changes if the store is, or was, in a cluster."""
         topics, groups, users, policies = (
             None if change_log is None else change_log.journal(kind)
             for kind in (SharedKind.TOPIC, SharedKind.GROUP, SharedKind.USER, SharedKind.POLICY)

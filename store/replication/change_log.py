@@ -1,4 +1,4 @@
-"""The ledger is the change log of the shared rows: their versions and order, written in the same batches as the rows.
+"""Keep the change log of the shared rows: their versions and order, written in the same batches as the rows.
 
 One lock is held from the first sequence that a batch is given until the batch is written. So a reader of the order of
 changes finds no gap that is filled later, and a row is always written with its own version.

@@ -84,11 +84,11 @@ class _Taken:
 class ReplicatedRows:
     """The shared rows of one open store. Any thread may call its methods; changes are durable on return.
 
-    Lock order: the locks of a table, then the ledger's.
+    Lock order: the locks of a table, then that of the change log.
     """
 
     def __init__(self, change_log: ChangeLog, tables: Mapping[SharedKind, SharedTable]) -> None:
-        """Make the shared rows. `tables` are those of all kinds in `TABLES`, with journals of this ledger."""
+        """Make the shared rows. `tables` are those of all kinds in `TABLES`, with journals of this change log."""
         self._change_log = change_log
         self._engine = change_log.engine
         self._family = change_log.family
@@ -358,7 +358,7 @@ class ReplicatedRows:
             keys = KeyRange(page[-1][0] + b"\0", keys.end)
 
     def _resolve(self, rows: Sequence[SharedRow], taken: _Taken, batch: WriteBatch) -> Changes:
-        """Return those rows of one kind that win; their table's locks and the ledger's are held."""
+        """Return those rows of one kind that win; the locks of their table and of the change log are held."""
         stamps = self._change_log.stamps([row_id(row.kind, row.name) for row in rows])
         winners: dict[str, bytes | None] = {}
         for row, here in zip(rows, stamps, strict=True):

@@ -22,7 +22,7 @@ FEW: Final = 700
 MANY: Final = 100_000
 GROWTH_KIB: Final = 24 * 1024
 STORED_KIB: Final = 64 * 1024
-"""Some of the changed sends are good: what they store lies in mapped segments and in RocksDB's memtables."""
+"""The store takes some of the changed sends. What they store lies in mapped segments and in RocksDB's memtables."""
 
 
 def attack(broker: Broker, method: str, count: int, seed: int, who: Headers = ()) -> None:

@@ -55,7 +55,10 @@ KEYS = 60_000
 
 
 def test_no_filter_and_no_index_is_larger_than_a_shard_of_the_cache(tmp_path: Path) -> None:
-    """One that is, is read anew for every key: with a million queues a look-up took ten times as long (rmq#8915)."""
+    """A block that does not fit is read again for every key: with a million queues a look-up took ten times as long.
+
+    The complaint is rmq#8915.
+    """
     engine = RocksEngine.open(tmp_path / "db", {"default": FamilyOptions()}, create=True, write_ahead_log=False)
     family = engine.family("default")
     batch = engine.batch()

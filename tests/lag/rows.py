@@ -10,7 +10,7 @@ from quarry_mq.store.offsets import QueueId
 
 
 def positions(engine: KeyValueEngine) -> dict[str, dict[QueueId, int]]:
-    """By group (docs/formats/metadata.md, section 4)."""
+    """Return the next offset of each queue, by group (docs/formats/metadata.md, section 4)."""
     found: dict[str, dict[QueueId, int]] = defaultdict(dict)
     for key, value in engine.family("offsets").scan(KeyRange(b"\x01", b"\x02")):
         group, at = _text(key, 1, 4)
@@ -20,7 +20,7 @@ def positions(engine: KeyValueEngine) -> dict[str, dict[QueueId, int]]:
 
 
 def in_flight(engine: KeyValueEngine) -> dict[str, set[tuple[QueueId, int]]]:
-    """By group, the queue and offset of each message (docs/formats/delivery-state.md, section 1)."""
+    """Return the queue and offset of each message in flight, by group (docs/formats/delivery-state.md, section 1)."""
     found: dict[str, set[tuple[QueueId, int]]] = defaultdict(set)
     for key, _ in engine.family("inflight").scan(KeyRange(b"", b"\xff\xff")):
         group, at = _text(key, 0, 2)

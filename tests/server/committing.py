@@ -41,7 +41,7 @@ class Stats:
 
 
 class Reports:
-    """What group commit reports of the broker's health."""
+    """Hold what group commit has reported about the health of the broker."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []

@@ -75,14 +75,14 @@ class IndexServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CompactIndexFiles(self, request, context):
-        """What the broker does by itself, at once: answered when no full file is left to be compacted.
+        """Compacts full files at once, as the broker does by itself. Answered when none is left to be compacted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UploadIndexFiles(self, request, context):
-        """The same with compacted files that are not in the object store yet.
+        """Uploads compacted files at once that are not in the object store yet. Answered when none is left.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

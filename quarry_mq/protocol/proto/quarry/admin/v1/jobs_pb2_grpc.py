@@ -73,7 +73,7 @@ class JobServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Those that are kept and that the caller may see, the newest first; verifications are among them.
+        """Lists the jobs that are kept and that the caller may see, the newest first; verifications are among them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -92,7 +92,7 @@ class MembersServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Rejoin(self, request, context):
-        """For a member that was away for longer than deletions are kept: take what is shared anew from another one.
+        """Takes all shared rows from another member, for a member that was away for longer than deletions are kept.
         FAILED_PRECONDITION when it has missed nothing, and while messages would be deleted that nobody said may be.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -62,7 +62,7 @@ class QueryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TraceMessages(self, request, context):
-        """The same, with what has become of each message. At most 100.
+        """Finds messages as QueryMessages does, with what has become of each. At most 100.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -181,7 +181,7 @@ class SecurityServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def TestAccess(self, request, context):
-        """What the broker would say to a call, and why. Nothing is called.
+        """Returns what the broker would decide about a call, and why. Nothing is called.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -73,7 +73,7 @@ class VerificationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListVerifications(self, request, context):
-        """Those that are kept, the newest first.
+        """Lists the verifications that are kept, the newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

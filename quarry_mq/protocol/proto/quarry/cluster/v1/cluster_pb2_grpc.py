@@ -80,7 +80,7 @@ class ClusterServiceServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Exchange(self, request, context):
-        """What has changed here since the caller asked last, and who is known here.
+        """Returns what has changed here since the caller asked last, and the members that are known here.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -94,14 +94,14 @@ class ClusterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Confirm(self, request, context):
-        """Which members there are to the member that is asked, and where its log ended when it had come to that.
+        """Returns which members the asked member knows, and where its log ended when it had got to know them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Consumed(self, request, context):
-        """Which consumer groups have got all that the log of the member that is asked holds before a position.
+        """Returns the consumer groups that have got all messages before a position in the log of the asked member.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -115,7 +115,7 @@ class ClusterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ChangeLite(self, request, context):
-        """What a client of lite topics has told the caller that it wants.
+        """Passes on which lite topics a client of the caller subscribes to.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -129,7 +129,7 @@ class ClusterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def LeftInOrder(self, request, context):
-        """Which consumer groups have still to get messages of a topic in order, from the member that is asked.
+        """Returns the consumer groups that have still to get messages of a topic in order from the asked member.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
