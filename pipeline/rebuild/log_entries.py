@@ -37,7 +37,7 @@ class StatedEntries:
     counts_light: bool
 
     @contextmanager
-    def opened(self, root: Path) -> Iterator[EntriesOf]:  # noqa: ARG002
+    def opened(self, root: Path) -> Iterator[EntriesOf]:  # noqa: ARG002 - records state all that entries need
         yield entries_in
 
 
