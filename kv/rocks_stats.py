@@ -35,7 +35,7 @@ _OF_DATABASE: Final = {
 
 _TABLES: Final = "rocksdb.sstables"
 _LEVEL: Final = re.compile(r"^--- level (\d+) ---", re.MULTILINE)
-_TABLE: Final = re.compile(r"^ \d+:(\d+)\[", re.MULTILINE)
+_TABLE_SIZE: Final = re.compile(r"^ \d+:(\d+)\[", re.MULTILINE)
 
 _STALLS: Final = "rocksdb.cf-write-stall-stats"
 _STALL: Final = re.compile(r"(memtable-limit|l0-file-count-limit|pending-compaction-bytes)-(delays|stops): (\d+)")
@@ -55,7 +55,7 @@ def family_stats(native: Any) -> Iterator[tuple[str, int]]:
     # keys are shown in hexadecimal there, so nothing in them can look like a separate line
     parts = _LEVEL.split(native.property_value(_TABLES) or "")
     for level, tables in zip(parts[1::2], parts[2::2], strict=True):
-        sizes = [int(size) for size in _TABLE.findall(tables)]
+        sizes = [int(size) for size in _TABLE_SIZE.findall(tables)]
         yield f"level_tables.{level}", len(sizes)
         yield f"level_bytes.{level}", sum(sizes)
     for cause, kind, count in _STALL.findall(native.property_value(_STALLS) or ""):

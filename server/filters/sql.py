@@ -30,7 +30,7 @@ class SqlFilter:
     @classmethod
     def parse(cls, expression: str) -> SqlFilter:
         """Return the filter of an expression. Raises IllegalExpression, which says where and why."""
-        return _parse(expression)
+        return _parse_sql(expression)
 
     @property
     def length(self) -> int:
@@ -53,7 +53,7 @@ class SqlFilter:
 
 
 @remembering
-def _parse(expression: str) -> SqlFilter:
+def _parse_sql(expression: str) -> SqlFilter:
     if len(expression) > LENGTH_MAX:
         raise IllegalExpression(f"a filter expression has at most {LENGTH_MAX} characters, not {len(expression)}")
     try:

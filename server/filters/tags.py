@@ -28,7 +28,7 @@ class TagFilter(NamedTuple):
     @classmethod
     def parse(cls, expression: str) -> TagFilter:
         """Return the filter of an expression. Raises IllegalExpression if it is too long."""
-        return _parse(expression)
+        return _parse_tags(expression)
 
     @property
     def length(self) -> int:
@@ -47,7 +47,7 @@ class TagFilter(NamedTuple):
 
 
 @remembering
-def _parse(expression: str) -> TagFilter:
+def _parse_tags(expression: str) -> TagFilter:
     if len(expression) > LENGTH_MAX:
         raise IllegalExpression(f"a filter expression has at most {LENGTH_MAX} characters, not {len(expression)}")
     if trimmed(expression) in ("", ALL):

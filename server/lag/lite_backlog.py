@@ -21,7 +21,7 @@ LOOKED_AT_MAX: Final = 10_000
 """Lite topics that one call looks at, some 50 µs each."""
 
 
-class Progress(Protocol):
+class QueuePositions(Protocol):
     def position(self, group: str, queue: QueueId) -> QueuePosition: ...
 
     def stored_ms(self, queue: QueueId, offset: int) -> int | None: ...
@@ -62,7 +62,7 @@ class LiteBacklog:
 
     def __init__(
         self,
-        progress: Progress,
+        progress: QueuePositions,
         delivery: LiteDelivery,
         *,
         topics: TopicTable,

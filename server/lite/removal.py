@@ -42,7 +42,7 @@ class RemovalMetrics(Protocol):
     def removed_queues(self, cause: RemovalCause, queues: int) -> None: ...
 
 
-class KnownTopics(Protocol):
+class TopicNames(Protocol):
     def missing(self, names: Sequence[str]) -> list[str]: ...
 
 
@@ -57,7 +57,7 @@ class Progress(Protocol):
 class TopicsOfRocketmq:
     """The topics that RocketMQ's metadata in the store names and Quarry does not know. Any thread may ask."""
 
-    def __init__(self, topics: KnownTopics, directory: Path) -> None:
+    def __init__(self, topics: TopicNames, directory: Path) -> None:
         self._topics = topics
         self._directory = directory
         self._names: frozenset[str] | None = None

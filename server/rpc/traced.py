@@ -15,8 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from quarry_mq.protocol.codes import GrpcStatus
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.front import Call, Methods
-from quarry_mq.server.front.contract import Method
+from quarry_mq.server.front import Call, Method, Methods
 from quarry_mq.server.observability.tracing import TRACEPARENT, CallSpan, Tracing
 from quarry_mq.server.wire.parsing import request_of
 from quarry_mq.server.wire.status import Refused

@@ -12,10 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quarry_mq.store.consumequeue.columns import EntryColumns
+from quarry_mq.store.consumequeue import EntryColumns, FileConsumeQueues
 from quarry_mq.store.consumequeue.files.layout import ENTRY_SIZE, entries_in, is_file_name, real
 from quarry_mq.store.consumequeue.files.open_files import OpenFiles
-from quarry_mq.store.consumequeue.files.store import FileConsumeQueues
 from quarry_mq.store.consumequeue.search import FoundEntry, first_at_least
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.lru_cache import LruCache

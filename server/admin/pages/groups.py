@@ -56,7 +56,7 @@ class GroupPage(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Making:
+class _GroupPageWork:
     """A page in the making, with its remaining budgets."""
 
     time_slice: TimeSlice
@@ -96,7 +96,10 @@ class GroupPages:
                 weights=weights,
                 is_there=lambda name: self._groups.get(name) is not None,
             )
-            making, groups = _Making(time_slice, Pairs(self._lag, self._clients, rates, time_slice, Budget())), []
+            making, groups = (
+                _GroupPageWork(time_slice, Pairs(self._lag, self._clients, rates, time_slice, Budget())),
+                [],
+            )
             for name in page.names:
                 group = self._groups.get(name)
                 if group is not None:  # deleted meanwhile
@@ -104,7 +107,7 @@ class GroupPages:
                 await time_slice.pause()
         return GroupPage(groups, page.has_more, page.matching)
 
-    async def _stats(self, group: Group, making: _Making) -> GroupStats:
+    async def _stats(self, group: Group, making: _GroupPageWork) -> GroupStats:
         names = self._offsets.topics_of(group.name, light_queues=False)
         read, is_all = await first_of(names, TOPICS_MAX, making.names, making.time_slice)
         topics = self._without_retries(group.name, read)

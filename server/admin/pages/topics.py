@@ -69,7 +69,7 @@ class TopicPage(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Making:
+class _TopicPageWork:
     """A page in the making, with its remaining budgets."""
 
     rates: RatesNow
@@ -112,7 +112,7 @@ class TopicPages:
                 weights=weights,
                 is_there=lambda name: self._is_there(name, include_system=include_system),
             )
-            making = _Making(rates, time_slice, Pairs(self._lag, self._clients, rates, time_slice, Budget()))
+            making = _TopicPageWork(rates, time_slice, Pairs(self._lag, self._clients, rates, time_slice, Budget()))
             topics = []
             for name in page.names:
                 topic = self._topics.get(name)
@@ -121,7 +121,7 @@ class TopicPages:
                 await time_slice.pause()
         return TopicPage(topics, page.has_more, page.matching)
 
-    async def _stats(self, topic: Topic, making: _Making) -> TopicStats:
+    async def _stats(self, topic: Topic, making: _TopicPageWork) -> TopicStats:
         names = self._offsets.readers_of(topic.name)
         read, is_all = await first_of(names, READERS_MAX, making.names, making.time_slice)
         readers = sorted(name for name in read if self._groups.get(name) is not None)
