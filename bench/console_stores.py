@@ -18,9 +18,8 @@ from bench.peers.quarry import Quarry
 from bench.scratch_store import SEGMENT_SIZE, scratch_store
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
-from quarry_mq.store.message import Host, Message
+from quarry_mq.store.message import Host, Message, QueueId, QueueOffset
 from quarry_mq.store.metadata import Group, Topic, TopicType
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.settings import Durability
 

@@ -19,12 +19,12 @@ from quarry_mq.server.delivery import (
     StateWriter,
 )
 from quarry_mq.server.delivery.handles import HandleKey
-from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.filters import TagFilter
+from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import DeliverySection, NewGroupStart
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.native import NATIVE
-from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.record import StoredMessage
 

@@ -23,10 +23,10 @@ from quarry_mq.kv import KeyRange, KeyValueEngine
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, ENTRY, entry_key
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths, segment_name
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.settings import Durability
-from quarry_mq.store.state.families import INFLIGHT, OFFSETS, open_state_engine
+from quarry_mq.store.state.identity import INFLIGHT, OFFSETS, open_state_engine
 
 QUESTION: Final = "How fast are stored 1 KiB messages handed out 32 at a time and acknowledged, without network?"
 BATCH: Final = 32

@@ -41,7 +41,7 @@ from bench.peers.object_server import ObjectServer
 from quarry_mq.kv.options import MIB
 from quarry_mq.protocol.messages.property_names import KEYS, UNIQUE_KEY
 from quarry_mq.store.fs import PosixDisk
-from quarry_mq.store.index.items import items_of
+from quarry_mq.store.index.keys import items_of
 from quarry_mq.store.index.message_index import TIME_MAX_MS, WRITTEN_AT_ONCE
 from quarry_mq.store.index.tiered.chain_file import IndexShape
 from quarry_mq.store.index.tiered.folders import Stage, TieredFile
@@ -49,8 +49,7 @@ from quarry_mq.store.index.tiered.layout import CRC_SIZE, PART_SIZE, chained_ite
 from quarry_mq.store.index.tiered.object_store.cloud import CloudObjects
 from quarry_mq.store.index.tiered.tiered_index import TieredIndex
 from quarry_mq.store.index.tiered_keys import PLACE, TieredKeyFiles
-from quarry_mq.store.message import DispatchRequest
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueOffset
 
 QUESTION: Final = (
     "How fast are keys taken in, and found in each stage of the tiered index, here and in an object store?"

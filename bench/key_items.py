@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.harness import Sample, read_bytes_of
-from quarry_mq.store.index.items import KeyItems
-from quarry_mq.store.index.keys import Hashes, key_hashes, key_text
+from quarry_mq.store.index.keys import Hashes, KeyItems, key_hashes, key_text
 from quarry_mq.store.index.message_index import WRITTEN_AT_ONCE
 
 TOPIC: Final = "bench-orders"

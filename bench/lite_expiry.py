@@ -37,10 +37,9 @@ from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as admin
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from quarry_mq.store.fs import PosixDisk
-from quarry_mq.store.message import Message
+from quarry_mq.store.message import Message, QueueId, QueueOffset
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.metadata.lite import light_queue_name, parse_light_queue_name
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.settings import Durability, StoreSettings
 

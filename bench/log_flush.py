@@ -23,7 +23,7 @@ from bench.harness import Case, Options, Sample, Scale, alternate, measure
 from quarry_mq.kv.options import MIB
 from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogWriter, SegmentList
 from quarry_mq.store.fs import PosixDisk
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 
 QUESTION: Final = "What does a flush of the log cost, and what do the zeros save that lie ahead of it?"
 RECORD_SIZE: Final = 1_200

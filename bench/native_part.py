@@ -31,13 +31,12 @@ from quarry_mq.server.front.h2.switchboard import Switchboard
 from quarry_mq.server.rpc.receives import message_items
 from quarry_mq.server.rpc.sends import make_reader
 from quarry_mq.server.wire.messages import host_from_text, to_message
+from quarry_mq.server.wire.parsing import SHORT_MAX
 from quarry_mq.server.wire.status import fill_ok
-from quarry_mq.server.wire.text_sizes import SHORT_MAX
 from quarry_mq.server.wire.validate import check_ack, check_send
-from quarry_mq.store.commitlog.batch_encoder import encode_batch, native_batch_encoder
-from quarry_mq.store.message import EncodedMessage, Host
+from quarry_mq.store.commitlog.writer import encode_batch, native_batch_encoder
+from quarry_mq.store.message import EncodedMessage, Host, PhysicalOffset, QueueOffset
 from quarry_mq.store.native import NATIVE, WHY_NOT, Native
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 from quarry_mq.store.record import StoredMessage, decode_record, encode_properties, tags_code
 
 QUESTION: Final = "What does the native part save, piece by piece?"

@@ -26,7 +26,7 @@ from quarry_mq.store.consumequeue import RocksConsumeQueues, open_consume_queue_
 from quarry_mq.store.consumequeue.dispatch import StoredAssignment
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.scan import LogScan, scan_in_bulk, scan_log, scan_records
 from quarry_mq.store.settings import Durability

@@ -37,7 +37,7 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as defini
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as admin
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from quarry_mq.server.cluster.membership.siphash import siphash
+from quarry_mq.server.cluster.membership import siphash
 from quarry_mq.store.settings import Durability
 
 QUESTION: Final = "Do two shards of one machine give at least 1.7 times the capacity of one broker?"

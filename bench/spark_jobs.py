@@ -25,7 +25,7 @@ from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.kind import inspect_store
 from quarry_mq.store.migration import remove_database
-from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offline import OfflineStore
 from quarry_mq.store.opening.open_store import open_store
 from quarry_mq.store.scan import scan_log
 from quarry_mq.store.settings import Durability, StoreSettings

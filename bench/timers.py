@@ -29,9 +29,8 @@ from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.protocol.messages.property_names import DELIVER_AT_MS
 from quarry_mq.server.pending.copies import scheduled
 from quarry_mq.store.fs import PosixDisk
-from quarry_mq.store.message import Message
+from quarry_mq.store.message import Message, QueueId
 from quarry_mq.store.metadata import Topic, TopicType
-from quarry_mq.store.offsets import QueueId
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.settings import Durability, StoreSettings
 

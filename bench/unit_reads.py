@@ -21,9 +21,8 @@ from bench.peers.queue_store import read_ahead
 from quarry_mq.kv.rocks import RocksEngine
 from quarry_mq.store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, entry_key
-from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.native import NATIVE, Native
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 QUESTION: Final = "How fast are consume queue entries read, from a thousand queues and from a hundred thousand?"
 RANGE: Final = 32

@@ -62,7 +62,7 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     ),
     "queues": Entry("quarry_mq.cli.local.queues:queues", "List all queues with their min and max offsets."),
     "lag": Entry(
-        "quarry_mq.cli.online.groups.lag:lag",
+        "quarry_mq.cli.online.groups.consumer:lag",
         "Show the lag of a group in each topic that it reads, and in all of them (`*`).",
     ),
     "overview": Entry(
@@ -140,8 +140,8 @@ COMMANDS: Final[Mapping[str, Entry]] = {
         "Topics of a live broker.",
         {
             "readers": "quarry_mq.cli.online.groups.subscriptions:readers",
-            "route": "quarry_mq.cli.online.topics.topic_details:route",
-            "status": "quarry_mq.cli.online.topics.topic_details:status",
+            "route": "quarry_mq.cli.online.topics.topics:route",
+            "status": "quarry_mq.cli.online.topics.topics:status",
             "spans": "quarry_mq.cli.online.maintenance.storage:spans",
             "top": "quarry_mq.cli.online.topics.tops:top_topics",
         },
@@ -176,10 +176,10 @@ COMMANDS: Final[Mapping[str, Entry]] = {
     "message": Entry(
         "quarry_mq.cli.online.messages.message:commands",
         "Single messages.",
-        {"send": "quarry_mq.cli.online.messages.message_send:send"},
+        {"send": "quarry_mq.cli.online.messages.produce:send"},
     ),
     "job": Entry(
-        "quarry_mq.cli.online.maintenance.jobs:commands",
+        "quarry_mq.cli.online.maintenance.job_progress:commands",
         "Long-running jobs of a live broker, run one after the other and continued after restarts: resets, resends, "
         "verifications.",
     ),

@@ -180,8 +180,8 @@ def _values(kind: str, ctx: Any, begun: str) -> Sequence[str]:
 
 def _asked(kind: str, ctx: Any, begun: str) -> Sequence[str]:
     """Return names from the broker that the command would ask."""
+    from quarry_mq.cli.online.connection.administration import names_of
     from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT
-    from quarry_mq.cli.online.connection.known_names import names_of
 
     name = ctx.find_root().params.get("context") or current_name()
     context = None

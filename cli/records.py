@@ -7,8 +7,7 @@ from typing import TypeAlias
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
-from quarry_mq.store.message import host_text
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset, host_text
 from quarry_mq.store.record import StoredMessage, client_message_id, decode_record, offset_message_id
 
 Record: TypeAlias = StoredMessage

@@ -3,7 +3,6 @@
 Other packages import from here. `kv.keys` (key fields) and `kv.memory` (an engine for tests) are imported as modules.
 """
 
-from quarry_mq.kv.descriptors import descriptor_limit, descriptor_share, raise_descriptor_limit
 from quarry_mq.kv.engine import Family, KeyRange, KeyValueEngine, Snapshot, WriteBatch
 from quarry_mq.kv.errors import (
     EngineClosed,
@@ -16,7 +15,13 @@ from quarry_mq.kv.errors import (
 )
 from quarry_mq.kv.options import CompactionStyle, Compression, FamilyOptions
 from quarry_mq.kv.rocks import RocksEngine, list_families, write_table
-from quarry_mq.kv.rocks_directory import is_scratch, is_table
+from quarry_mq.kv.rocks_directory import (
+    descriptor_limit,
+    descriptor_share,
+    is_scratch,
+    is_table,
+    raise_descriptor_limit,
+)
 
 __all__ = [
     "CompactionStyle",

@@ -1,7 +1,7 @@
 """The options say how a column family lays out and caches its tables. They are values only: no engine names in here.
 
 The defaults suit small tables that are read by key (`<store>/quarry/`); consume queues have their own in
-`store/consumequeue/rocks/engine.py`.
+`store/consumequeue/rocks/store.py`.
 """
 
 from __future__ import annotations

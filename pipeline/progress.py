@@ -10,7 +10,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from quarry_mq.kv.options import MIB
-from quarry_mq.protocol.progress import Progress, ReportProgress
+from quarry_mq.protocol.clock import Progress, ReportProgress
 
 INTERVAL_S: Final = 0.5
 

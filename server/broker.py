@@ -14,17 +14,15 @@ from prometheus_client import CollectorRegistry
 from quarry_mq.kv import WriteBatch
 from quarry_mq.protocol.clock import Clock, SteadyClock
 from quarry_mq.server.admin.administration import Administration, BrokerFacts
-from quarry_mq.server.admin.browsing.tails import Tails
-from quarry_mq.server.admin.stats.sources import Sources
-from quarry_mq.server.admin_port.calls.guard import make_guard
-from quarry_mq.server.admin_port.calls.slots import CallSlots
+from quarry_mq.server.admin.browsing import Tails
+from quarry_mq.server.admin.stats import Sources
+from quarry_mq.server.admin_port.calls.guard import CallSlots, make_guard
 from quarry_mq.server.admin_port.cluster.build import cluster_services, joined, make_cluster, make_reading_order
-from quarry_mq.server.admin_port.console.build import ConsoleBeside
+from quarry_mq.server.admin_port.console import ConsoleBeside
 from quarry_mq.server.admin_port.messages.queries import query_service
 from quarry_mq.server.admin_port.metadata.clients import ClientService
 from quarry_mq.server.admin_port.metadata.security import SecurityService
-from quarry_mq.server.admin_port.metadata.service import AdminService
-from quarry_mq.server.admin_port.metadata.settings import SettingsService
+from quarry_mq.server.admin_port.metadata.service import AdminService, SettingsService
 from quarry_mq.server.admin_port.official.service import official_admin
 from quarry_mq.server.admin_port.operators import make_operators_look, make_operators_work
 from quarry_mq.server.admin_port.server import REQUEST_SIZE_MAX, AdminServer
@@ -38,12 +36,11 @@ from quarry_mq.server.delivery import Delivery, GroupState, StateWriter
 from quarry_mq.server.delivery.dead_letters import DeadLetterStore
 from quarry_mq.server.delivery.handles import HandleKey
 from quarry_mq.server.delivery.pulls import Pulls
-from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.exported_metrics import export
 from quarry_mq.server.front import make_front
 from quarry_mq.server.lite.counts import LiteBirths
-from quarry_mq.server.maintenance.maintenance import Maintenance, MaintenanceDependencies
-from quarry_mq.server.maintenance.warm_up import warm_up
+from quarry_mq.server.maintenance.maintenance import Maintenance, MaintenanceDependencies, warm_up
+from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.server.observability.instrumentation import Background, make_background
 from quarry_mq.server.observability.logs import set_log_level
 from quarry_mq.server.observability.metrics.instruments import ServerMetrics
@@ -54,17 +51,14 @@ from quarry_mq.server.process.descriptors import front_limits, plan_here
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.process.process_metrics import ProcessStats
 from quarry_mq.server.routing import BrokerIdentity
-from quarry_mq.server.rpc.context import HEADERS, Edge
-from quarry_mq.server.rpc.limits import RequestRates
+from quarry_mq.server.rpc.context import HEADERS, Edge, RequestRates
 from quarry_mq.server.rpc.messaging import Components, Messaging, native_part
 from quarry_mq.server.rpc.sends import SendStore
 from quarry_mq.server.security.build import Security
 from quarry_mq.server.security.metrics import SecurityMetrics
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.live_settings import LiveSettings
-from quarry_mq.server.tasks.supervision import Supervisor, run_guarded
-from quarry_mq.server.tasks.time_slice import Pacing
-from quarry_mq.server.tasks.worker import LoopThreads
+from quarry_mq.server.tasks import LoopThreads, Pacing, Supervisor, run_guarded
 from quarry_mq.store.message import DispatchRequest
 from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.settings import Durability

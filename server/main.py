@@ -17,14 +17,12 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from quarry_mq.kv import raise_descriptor_limit
-from quarry_mq.protocol.clock import BelievedClock, Clock, SystemClock
-from quarry_mq.protocol.progress import Progress, ReportProgress
+from quarry_mq.protocol.clock import BelievedClock, Clock, Progress, ReportProgress, SystemClock
 from quarry_mq.server.broker import Broker
 from quarry_mq.server.errors import BrokerFailed, StartCalledOff
 from quarry_mq.server.observability.logs import Repeats, configure_logs
 from quarry_mq.server.observability.metrics.instruments import watch, watch_certificates, watch_health
 from quarry_mq.server.observability.tracing import require_tracing
-from quarry_mq.server.process.banner import banner
 from quarry_mq.server.process.certificates import Certificates, TlsPorts
 from quarry_mq.server.process.descriptors import plan_here
 from quarry_mq.server.process.garbage import GarbageSearch, look_for_garbage_seldom
@@ -37,11 +35,10 @@ from quarry_mq.server.process.process_metrics import (
     recovery_metrics,
     watch_python,
 )
-from quarry_mq.server.process.stop import Stop, StopTimes
+from quarry_mq.server.process.stop import Stop, StopTimes, banner
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.server.tasks.supervision import Supervisor
-from quarry_mq.server.tasks.worker import LoopThreads
-from quarry_mq.server.wire.places import is_store
+from quarry_mq.server.tasks import LoopThreads, Supervisor
+from quarry_mq.server.wire.status import is_store
 from quarry_mq.store.fs import PosixDisk, hold_descriptors, keep_from_others
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 

@@ -13,6 +13,7 @@ from quarry_mq.protocol.lite_attributes import BIND_TOPIC
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.errors import AlreadyExists, GroupNotFound, TopicNotFound
+from quarry_mq.store.message import QueueId
 from quarry_mq.store.metadata import (
     Group,
     GroupTable,
@@ -24,7 +25,6 @@ from quarry_mq.store.metadata import (
     check_topic_name,
 )
 from quarry_mq.store.metadata.lite import LiteGroup
-from quarry_mq.store.offsets import QueueId
 
 
 class StoredQueues(Protocol):

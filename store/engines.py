@@ -8,7 +8,7 @@ from typing import Protocol
 from quarry_mq.kv import KeyValueEngine
 from quarry_mq.store.consumequeue import open_consume_queue_engine
 from quarry_mq.store.pending import open_pending_engine
-from quarry_mq.store.state.families import open_state_engine
+from quarry_mq.store.state.identity import open_state_engine
 
 
 class StoreEngines(Protocol):

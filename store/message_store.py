@@ -22,17 +22,28 @@ from quarry_mq.protocol.messages.property_names import LIGHT_QUEUE_OFFSETS, LIGH
 from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK
 from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader
-from quarry_mq.store.commitlog.batch_encoder import encode_batch, native_batch_encoder
-from quarry_mq.store.commitlog.store_times import StoreTimes
+from quarry_mq.store.commitlog.segments import StoreTimes
+from quarry_mq.store.commitlog.writer import encode_batch, native_batch_encoder
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, LastEntry, LightQueueStep, LiteParentsStep, QueueEnd
 from quarry_mq.store.consumequeue.bounds import QueueOffsets
 from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER, is_queued, may_name_light_queues
 from quarry_mq.store.consumequeue.search import TimeBoundary, offset_at_time
 from quarry_mq.store.errors import DiskRefused, MessageGivenUp, MessageTooLarge, OffsetOutOfRange, StoreDamaged
 from quarry_mq.store.index import NO_INDEXES, KeyIndexes
-from quarry_mq.store.message import Appended, DispatchRequest, EncodedBatch, EncodedMessage, Message, MessageCopy
+from quarry_mq.store.message import (
+    Appended,
+    DispatchRequest,
+    EncodedBatch,
+    EncodedMessage,
+    Message,
+    MessageCopy,
+    PhysicalOffset,
+    QueueBounds,
+    QueueExtent,
+    QueueId,
+    QueueOffset,
+)
 from quarry_mq.store.native import EncodeBatch, Native
-from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 from quarry_mq.store.pending import PendingMessages
 from quarry_mq.store.record import (
     REPLACED_TOPIC,

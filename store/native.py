@@ -17,9 +17,10 @@ from quarry_mq.store.message import (
     EncodedBatch,
     EncodedMessage,
     Host,
+    PhysicalOffset,
+    QueueOffset,
     UnknownQueues,
 )
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 
 if TYPE_CHECKING:
     from quarry_mq.store.record import StoredMessage
@@ -107,7 +108,7 @@ class RecordReaderMaker(Protocol):
 
 
 class EncodeBatch(Protocol):
-    """The function assigns offsets to a batch and encodes it; see `store.commitlog.batch_encoder.encode_batch`."""
+    """The function assigns offsets to a batch and encodes it; see `store.commitlog.writer.encode_batch`."""
 
     def __call__(
         self,
@@ -142,8 +143,9 @@ class EntryMaker(Protocol):
 
     @property
     def make(self) -> Callable[[list[tuple[bytes, bytes]]], list[ConsumeQueueEntry]]:
-        """Return a function as `store.consumequeue.rocks.entries.entries_of`, which raises ValueError for a malformed
-        entry.
+        """Return a function as `store.consumequeue.rocks.entry_reader.entries_of`.
+
+        It raises ValueError for a malformed entry.
         """
 
 
@@ -234,7 +236,7 @@ class Native(Protocol):
 
     @property
     def CallScanner(self) -> Any:
-        """Return the class, a `server.front.h2.protocol.scanner.ScannerMaker`, a type that the store
+        """Return the class, a `server.front.h2.request_head.ScannerMaker`, a type that the store
         knows nothing of.
         """
 

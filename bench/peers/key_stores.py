@@ -34,15 +34,14 @@ from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.index.hash.index import HashIndex
 from quarry_mq.store.index.hash.keys import HashKeyFiles
 from quarry_mq.store.index.hash.layout import shape_of
-from quarry_mq.store.index.items import KeyItems
 from quarry_mq.store.index.key_files import Answer, KeyFiles
-from quarry_mq.store.index.keys import key_hash
+from quarry_mq.store.index.keys import KeyItems, key_hash
 from quarry_mq.store.index.message_index import TIME_MAX_MS
 from quarry_mq.store.index.tiered.chain_file import IndexShape
 from quarry_mq.store.index.tiered.object_store.cloud import CloudObjects
 from quarry_mq.store.index.tiered.tiered_index import TieredIndex
 from quarry_mq.store.index.tiered_keys import PLACE, TieredKeyFiles
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 
 FAMILY: Final = "keys"
 DEFAULT: Final = "default"

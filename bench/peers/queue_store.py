@@ -26,9 +26,8 @@ from quarry_mq.server.process.garbage import look_for_garbage_seldom
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode
-from quarry_mq.store.message import EncodedMessage, Host
+from quarry_mq.store.message import EncodedMessage, Host, QueueId, QueueOffset
 from quarry_mq.store.native import NATIVE
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.record import encode_properties, java_hash
 from quarry_mq.store.settings import Durability, StoreSettings
@@ -45,7 +44,7 @@ _TAGS_CODE: Final = java_hash("created")
 
 
 def read_ahead(warm: Callable[[bytes], bytes | None]) -> None:
-    """Read all bounds of queues into memory, as a broker does after a start (`server.maintenance.warm_up`)."""
+    """Read all bounds of queues into memory, as a broker does after a start (`server.maintenance.maintenance`)."""
     after: bytes | None = b""
     while after is not None:
         after = warm(after)

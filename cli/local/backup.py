@@ -19,13 +19,12 @@ from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.output import print_object
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import say
-from quarry_mq.protocol.clock import SystemClock
-from quarry_mq.protocol.progress import Progress
+from quarry_mq.protocol.clock import Progress, SystemClock
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from quarry_mq.store.backup import BackupPoint, BackupReport, plan_live, plan_stopped, write_backup
 from quarry_mq.store.fs import PosixCopyingDisk
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 
 CALL_TIMEOUT_S: Final = 60.0
 RENEWALS_PER_LEASE: Final = 4

@@ -12,14 +12,14 @@ import typer
 
 from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.contexts import chosen
+from quarry_mq.cli.online.connection.administration import endpoint_of
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin
-from quarry_mq.cli.online.connection.channel import endpoint_of
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.client.channel import unsigned_channel
 from quarry_mq.protocol.clock import SystemClock
-from quarry_mq.server.admin_port.console.calls import AdminCalls
-from quarry_mq.server.console.contract import ConsoleParts, Entry, Rules
+from quarry_mq.server.admin_port.console import AdminCalls
+from quarry_mq.server.console.calls import ConsoleParts, Entry, Rules
 from quarry_mq.server.console.thread import ConsoleThread
 from quarry_mq.server.observability.logs import configure_logs
 

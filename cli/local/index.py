@@ -10,13 +10,12 @@ from typing import Annotated, Final
 
 import typer
 
-from quarry_mq.cli.offline.arguments import Json
-from quarry_mq.cli.offline.opened_store import logs_aside, opened, reporting_errors
+from quarry_mq.cli.offline.opened_store import Json, logs_aside, opened, reporting_errors
 from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import AdminOrNone, StoreOrNone, broker_of, pairs
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.output import print_object, print_rows
-from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.cli.terminal.text import time_text
 from quarry_mq.protocol.proto.quarry.admin.v1 import index_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.index_pb2_grpc import IndexServiceStub
 from quarry_mq.store.fs import PosixDisk
@@ -25,7 +24,7 @@ from quarry_mq.store.index.facts import IndexFile, IndexKind, checked, index_fil
 from quarry_mq.store.index.opening import objects_at
 from quarry_mq.store.index.tiered.object_store.protocol import ObjectStore
 from quarry_mq.store.index.tiered.tiered_index import TieredIndex
-from quarry_mq.store.offline.key_search import indexes_of, moving_files
+from quarry_mq.store.offline import indexes_of, moving_files
 from quarry_mq.store.settings import IndexSettings
 
 CALL_TIMEOUT_S: Final = 6 * 3600.0

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from quarry_mq.cli.offline.arguments import Json, Topic
-from quarry_mq.cli.offline.record_text import json_line, record_fields, record_lines
+from quarry_mq.cli.offline.decode import json_line, record_fields, record_lines
+from quarry_mq.cli.offline.opened_store import Json, Topic
 from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import AdminOrNone, StoreOrNone, broker_of
-from quarry_mq.cli.online.messages.found_messages import found_pages
+from quarry_mq.cli.online.messages.message_query import found_pages
 from quarry_mq.cli.records import Record, decoded
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.progress import shown_progress
@@ -64,7 +64,7 @@ def _of_store(store: Path, topic: str, key: str, *, times_ms: tuple[int, int | N
     # Imported here: queries of a live broker need no store.
     from quarry_mq.cli.offline.opened_store import opened
     from quarry_mq.store.index import TIME_MAX_MS
-    from quarry_mq.store.offline.key_search import OfflineIndex, indexes_of
+    from quarry_mq.store.offline import OfflineIndex, indexes_of
 
     begin_ms, end_ms = times_ms
     with opened(store) as open_store, indexes_of(open_store) as indexes, shown_progress() as report:

@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
-from quarry_mq.cli.offline.arguments import Json
-from quarry_mq.cli.offline.opened_store import opened
-from quarry_mq.cli.offline.queue_summary import show_summary
-from quarry_mq.cli.offline.queues import Source, list_queues
+from quarry_mq.cli.offline.opened_store import Json, opened
+from quarry_mq.cli.offline.queues import Source, list_queues, show_summary
 from quarry_mq.cli.online.connection.administration import admin_port
 from quarry_mq.cli.online.connection.arguments import broker_of
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 from quarry_mq.store.consumequeue.queue_summary import CountedQueue, DiskUse, KindSummary, QueueKind, QueueSummary
-from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.message import QueueId
 
 
 def queues(

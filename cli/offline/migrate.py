@@ -8,15 +8,14 @@ from typing import Annotated
 
 import typer
 
-from quarry_mq.cli.offline.arguments import Json, Store
-from quarry_mq.cli.offline.opened_store import logs_aside, reporting_errors
-from quarry_mq.cli.offline.record_text import json_line
+from quarry_mq.cli.offline.decode import json_line
+from quarry_mq.cli.offline.opened_store import Json, Store, logs_aside, reporting_errors
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import one_line, say
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.fs import PosixDisk
-from quarry_mq.store.migration.agreement import AgreementReport
+from quarry_mq.store.migration.comparison import AgreementReport
 from quarry_mq.store.tools.queue_migration import Migrated, Orders, Plan, Target, plan
 from quarry_mq.store.tools.queue_migration import migrate as migrate_store
 from quarry_mq.store.tools.queue_repair import repair_agreement

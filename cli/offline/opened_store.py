@@ -1,4 +1,7 @@
-"""Opens a store for offline commands, and ends them with one line when something fails."""
+"""Opens a store for offline commands, and ends them with one line when something fails.
+
+Defines arguments and options that several offline commands share.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Annotated
 
 import structlog
+import typer
 from structlog.typing import EventDict
 
 from quarry_mq.cli.terminal.exit import Exit, end
@@ -16,7 +21,7 @@ from quarry_mq.cli.terminal.text import one_line
 from quarry_mq.kv import EngineCorrupt, KvError
 from quarry_mq.store.errors import BrokerError, StoreDamaged
 from quarry_mq.store.fs import PosixDisk
-from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offline import OfflineStore
 
 
 @contextmanager
@@ -71,3 +76,9 @@ def _line(store: Path, text: str) -> str:
     """Return one line that names the store, or a file in it."""
     line = " ".join(text.split())
     return line if str(store) in line else f"{store}: {line}"
+
+
+Store = Annotated[Path, typer.Argument(metavar="STORE", help="Store directory: the one that contains commitlog/.")]
+Topic = Annotated[str, typer.Option("--topic", help="Name of the topic.")]
+Queue = Annotated[int, typer.Option("--queue", min=0, help="Number of the queue.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]

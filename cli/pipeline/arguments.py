@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from quarry_mq.cli.terminal import times
+from quarry_mq.cli.terminal.text import time_ms as parsed_time_ms
 
 Topics = Annotated[list[str] | None, typer.Option("--topic", help="Only of this topic; repeatable.")]
 Tags = Annotated[list[str] | None, typer.Option("--tag", help="Only with this tag; repeatable.")]
@@ -29,7 +29,7 @@ def time_ms(text: str | None, option: str) -> int | None:
     """Parse the time of an option. Raises typer.BadParameter with the option."""
     if text is None:
         return None
-    found_ms = times.time_ms(text)
+    found_ms = parsed_time_ms(text)
     if found_ms is None:
         reason = f"{text!r} is neither ms since 1970 nor a date like 2026-11-21T14:30:00+01:00"
         raise typer.BadParameter(reason, param_hint=option)

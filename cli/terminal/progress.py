@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from quarry_mq.protocol.progress import ReportProgress
+from quarry_mq.protocol.clock import ReportProgress
 
 
 def is_watched() -> bool:

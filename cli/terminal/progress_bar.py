@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from quarry_mq.cli.terminal.text import harmless
-from quarry_mq.protocol.progress import Progress as StoreProgress
-from quarry_mq.protocol.progress import ReportProgress
+from quarry_mq.protocol.clock import Progress as StoreProgress
+from quarry_mq.protocol.clock import ReportProgress
 
 
 @contextmanager

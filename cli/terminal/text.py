@@ -1,9 +1,17 @@
-"""Prints text of commands. Names, bodies and answers come from strangers, and must not control the terminal."""
+"""Prints text of commands. Names, bodies and answers come from strangers, and must not control the terminal.
+
+Draws values over time as one line of text: a curve of bars. All functions are pure.
+
+Parses and formats times as people write them.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import typer
@@ -62,3 +70,67 @@ def _escaped(found: re.Match[str]) -> str:
     """Return the JSON escape of a character; one beyond the first 65,536 has two parts."""
     units = found[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+HOUR_MS: Final = 3_600_000
+BLOCKS: Final = "▁▂▃▄▅▆▇█"
+ASCII_BLOCKS: Final = "_.-=+*%#"
+"""Bars for terminals that do not support UTF-8."""
+
+
+def cells(
+    at_ms: Sequence[int], values: Sequence[float], *, end_ms: int, span_ms: int, width: int
+) -> list[float | None]:
+    """Return the highest values in `width` equal parts of (end - span, end]; None for a part without a known sample."""
+    found: list[float | None] = [None] * width
+    for moment_ms, value in zip(at_ms, values, strict=False):
+        age_ms = end_ms - moment_ms
+        if math.isnan(value) or not 0 <= age_ms < span_ms:
+            continue
+        cell = width - 1 - age_ms * width // span_ms
+        found[cell] = max(value, found[cell] or 0.0)
+    return found
+
+
+def levels(values: Sequence[float | None], steps: int) -> list[int | None]:
+    """Return each value's height, 0 … steps - 1. Only zero has height 0, and the highest value has the top height."""
+    top = max((value for value in values if value is not None), default=0.0)
+    if top <= 0:
+        return [None if value is None else 0 for value in values]
+    return [None if value is None else max(value > 0, round(value / top * (steps - 1))) for value in values]
+
+
+def sparkline(values: Sequence[float | None], *, plain: bool = False) -> str:
+    """Return a column for each value; `·` (`?` in plain text) for an unknown one."""
+    blocks, unknown = (ASCII_BLOCKS, "?") if plain else (BLOCKS, "·")
+    return "".join(unknown if level is None else blocks[level] for level in levels(values, len(blocks)))
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def moment(milliseconds: int) -> datetime | None:
+    """Return the time in UTC of ms since 1970; None if no calendar reaches it, since records hold any 64 bits."""
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None
+
+
+def time_text(milliseconds: int) -> str:
+    """Format a time as UTC to the second; as the bare number if no calendar reaches it."""
+    found = moment(milliseconds)
+    return str(milliseconds) if found is None else found.replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
+
+
+def date_ms(text: str) -> int | None:
+    """Parse a date in ISO 8601 to ms since 1970, as local time if it names no zone; None if it is invalid."""
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def time_ms(text: str) -> int | None:
+    """Parse a time given as ms since 1970 or as a date to ms since 1970; None if it is invalid."""
+    return int(text) if text.isascii() and text.isdecimal() else date_ms(text)

@@ -283,7 +283,7 @@ fn stored_properties(plain: &Plain<'_>, peer: &str, born_ms: i64) -> Option<Vec<
     Some(out)
 }
 
-/// `store.record.tags.java_hash` of an ASCII text.
+/// `store.record.properties.java_hash` of an ASCII text.
 fn java_hash(tag: &[u8]) -> i64 {
     let hash = tag.iter().fold(0i32, |hash, byte| hash.wrapping_mul(31).wrapping_add(i32::from(*byte)));
     i64::from(hash)

@@ -19,8 +19,7 @@ from typing import Final
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from quarry_mq.pipeline.index.files import FilePlan, make_file, plan_files
-from quarry_mq.pipeline.index.split_items import LogRange, Stretch, write_items
+from quarry_mq.pipeline.index.files import FilePlan, LogRange, Stretch, make_file, plan_files, write_items
 from quarry_mq.pipeline.source.log_splits import (
     LogSplit,
     end_of_records,
@@ -42,7 +41,7 @@ from quarry_mq.store.index.tiered.tiered_index import TieredIndex
 from quarry_mq.store.index.tiered_keys import PLACE, TieredKeyFiles
 from quarry_mq.store.layout.kind import inspect_store
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.opening.parts import open_identity
 from quarry_mq.store.opening.repair import aside_of
 from quarry_mq.store.scan import scan_log

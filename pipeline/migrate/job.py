@@ -14,11 +14,10 @@ from pyspark.sql import SparkSession
 from quarry_mq.pipeline.rebuild.database import QueueBuild
 from quarry_mq.pipeline.rebuild.log_entries import FileEntries
 from quarry_mq.pipeline.source.options import SPLIT_BYTES
-from quarry_mq.protocol.clock import Clock
-from quarry_mq.protocol.progress import ReportProgress
+from quarry_mq.protocol.clock import Clock, ReportProgress
 from quarry_mq.store.consumequeue import FileConsumeQueues
 from quarry_mq.store.fs import Disk
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.tools.queue_migration import Migrated, Orders, Target
 from quarry_mq.store.tools.queue_migration import migrate as migrate_store
 

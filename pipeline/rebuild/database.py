@@ -21,8 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from quarry_mq.kv import WriteBatch
-from quarry_mq.pipeline.rebuild.entry_rows import ROW_SCHEMA, entry_rows, sample_keys
-from quarry_mq.pipeline.rebuild.log_entries import LogEntries
+from quarry_mq.pipeline.rebuild.log_entries import ROW_SCHEMA, LogEntries, entry_rows, sample_keys
 from quarry_mq.pipeline.rebuild.tables import RESULT_SCHEMA, table_writer
 from quarry_mq.pipeline.source.log_splits import (
     LogExtent,
@@ -45,8 +44,8 @@ from quarry_mq.store.consumequeue.rocks_layout import (
     parse_entry_key,
 )
 from quarry_mq.store.fs import Disk, PosixDisk
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.migration import remove_database
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.scan import first_record, scan_log
 
 SAMPLES: Final = 64

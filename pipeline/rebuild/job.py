@@ -32,7 +32,7 @@ from quarry_mq.store.index.opening import TIERED_ROW
 from quarry_mq.store.layout.kind import StoreKind, inspect_store
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.layout.queue_phase import QueuePhase, phase_of
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.opening.parts import open_identity
 from quarry_mq.store.opening.repair import free_database_place
 from quarry_mq.store.pending import PendingMessages, reading

@@ -11,8 +11,8 @@ from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from quarry_mq.kv import write_table
-from quarry_mq.pipeline.rebuild.entry_rows import COUNTED_SIZE
-from quarry_mq.store.consumequeue.rocks.engine import FAMILY_OPTIONS
+from quarry_mq.pipeline.rebuild.log_entries import COUNTED_SIZE
+from quarry_mq.store.consumequeue.rocks.store import FAMILY_OPTIONS
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, ENTRY_SIZE, I64
 
 RESULT_SCHEMA: Final = StructType(

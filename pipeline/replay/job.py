@@ -2,27 +2,32 @@
 
 Each message gets an id that is made of where the message lies and where it goes, so that a repeated run sends the same
 ids.
+
+The task of a replay: it sends rows, and reports each message that the broker refuses because of its content.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pyarrow import compute
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
 from quarry_mq.pipeline.damage import NO_DAMAGE, DamagedPlaces, LogTable, beside_damage
 from quarry_mq.pipeline.export.body import PROBLEM, plain_bodies, plain_where, with_problem
-from quarry_mq.pipeline.replay.sender import FIRST_REFUSED, SENDING_TELLS, sending
 from quarry_mq.pipeline.source.log_splits import readable_range
 from quarry_mq.pipeline.source.message_columns import COLUMNS
 from quarry_mq.pipeline.source.options import SPLIT_BYTES
 from quarry_mq.pipeline.stream.options import SinkOptions, sink_options
+from quarry_mq.pipeline.stream.outgoing import messages_of
+from quarry_mq.pipeline.stream.sender import Sender
 from quarry_mq.pipeline.wanted import Wanted
+from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.protocol.messages.property_names import (
     MESSAGE_GROUP,
     REPLAYED_FROM,
@@ -33,6 +38,68 @@ from quarry_mq.protocol.messages.property_names import (
 from quarry_mq.protocol.messages.system_flag import COMPRESSED, COMPRESSION_MASK, Compression
 from quarry_mq.protocol.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
 from quarry_mq.store.fs import Disk
+
+FIRST_REFUSED: Final = 20
+"""Refused messages that are listed; further ones are only counted."""
+
+SENDING_TELLS: Final = "messages long, refused long, first array<struct<place: string, reason: string>>"
+_TELLS: Final = pa.schema(
+    [
+        ("messages", pa.int64()),
+        ("refused", pa.int64()),
+        ("first", pa.list_(pa.struct([("place", pa.string()), ("reason", pa.string())]))),
+    ]
+)
+
+
+def sending(options: SinkOptions) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function that a task runs over its rows.
+
+    It yields one row with the count of sent and refused messages.
+    """
+
+    def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        refused: list[tuple[str, str]] = []
+        clock, client = SystemClock(), options.connection.client()
+        sender = Sender(
+            client,
+            options.in_flight_max,
+            lambda message, reason: refused.append((message.user_properties[REPLAYED_FROM], reason)),
+        )
+        count = 0
+        try:
+            for batch in batches:
+                refused += _without_body(batch)
+                whole = batch.filter(compute.is_valid(batch.column("body"))).drop_columns([PROBLEM])
+                # each row has an id already, so no id is made of its place
+                for message in messages_of(
+                    whole, topic=None, write="", partition=0, first_row=count, now_ms=clock.wall_ms()
+                ):
+                    sender.add(message)
+                count += batch.num_rows
+            sender.finish()
+        finally:
+            client.close()
+            sender.close()
+        first = [{"place": place, "reason": reason} for place, reason in refused[:FIRST_REFUSED]]
+        told: dict[str, list[Any]] = {
+            "messages": [count - len(refused)],
+            "refused": [len(refused)],
+            "first": [first],
+        }
+        yield pa.RecordBatch.from_pydict(told, _TELLS)
+
+    return send
+
+
+def _without_body(batch: pa.RecordBatch) -> list[tuple[str, str]]:
+    """Return the positions and reasons of the rows whose body could not be uncompressed."""
+    problems = batch.column(PROBLEM)
+    if problems.null_count == len(problems):
+        return []
+    rows = batch.select(["properties", PROBLEM]).filter(compute.is_valid(problems)).to_pylist()
+    return [(dict(row["properties"])[REPLAYED_FROM], row[PROBLEM]) for row in rows]
+
 
 _SENT: Final = (
     *("topic", "queueId", "queueOffset", "phyOffset", "msgId", "uniqKey"),

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from pyspark.sql.types import StructType
 
-from quarry_mq.pipeline.source.entries import EntryReader
+from quarry_mq.pipeline.source.entries import EntryReader, QueueReader
 from quarry_mq.pipeline.source.index import IndexReader
 from quarry_mq.pipeline.source.messages import MessageReader, message_schema
 from quarry_mq.pipeline.source.options import InvalidOption, ReadOptions, Table
 from quarry_mq.pipeline.source.positions import PositionReader
-from quarry_mq.pipeline.source.queues import QueueReader
 from quarry_mq.pipeline.source.table import TableReader, chosen
 
 __all__ = ["InvalidOption", "reader_of", "schema_of"]

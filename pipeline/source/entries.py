@@ -2,6 +2,8 @@
 
 From RocksDB a task reads a range of keys, from queue files some stretches of queues. Entries of expired records that
 are not removed yet are left out, as a broker leaves them out.
+
+The table `queues` has every consume queue with its min and max offset, as `quarry queues` lists them.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ from quarry_mq.store.consumequeue.rocks_layout import (
 )
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import PosixDisk
-from quarry_mq.store.offline.store import ENTRIES_PER_READ, OfflineStore, QueueSource
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.message import QueueId, QueueOffset
+from quarry_mq.store.offline import ENTRIES_PER_READ, OfflineStore, QueueSource
 
 BYTES_OF_ENTRY: Final = 64
 """Bytes of `splitBytes` that one entry counts for: about the size of its key and value."""
@@ -203,3 +205,56 @@ def _batch_of_entries(queue: QueueId, entries: Sequence[ConsumeQueueEntry]) -> p
             "storeTimestamp": pa.array(columns["store_timestamp_ms"], pa.int64()),
         }
     )
+
+
+QUEUES_PER_TASK: Final = 50_000
+QUEUES_PER_BATCH: Final = 4_096
+
+
+@dataclass(frozen=True)
+class QueuesPart(InputPartition):
+    """The queues that one task reads."""
+
+    queues: tuple[QueueId, ...]
+
+
+class QueueReader(TableReader):
+    """Reads the bounds of queues: `minOffset` is the offset of the first message, `maxOffset` the next free one."""
+
+    types: ClassVar[Types] = {
+        "topic": StringType(),
+        "queueId": IntegerType(),
+        "minOffset": LongType(),
+        "maxOffset": LongType(),
+    }
+
+    def partitions(self) -> Sequence[InputPartition]:
+        topics = texts_of("topic", self.conditions)
+        with OfflineStore.open(PosixDisk(), self.options.path) as store:
+            reader = store.queue_reader(self.options.source)
+            if topics is None:
+                queues = list(reader.queues())
+            else:
+                queues = [queue for topic in topics for queue in reader.queues(topic)]
+        return [
+            QueuesPart(tuple(queues[begin : begin + QUEUES_PER_TASK]))
+            for begin in range(0, len(queues), QUEUES_PER_TASK)
+        ]
+
+    def rows(self, partition: InputPartition) -> Iterator[Rows]:
+        assert isinstance(partition, QueuesPart)
+        with OfflineStore.open(PosixDisk(), self.options.path) as store:
+            reader = store.queue_reader(self.options.source)
+            for begin in range(0, len(partition.queues), QUEUES_PER_BATCH):
+                some = partition.queues[begin : begin + QUEUES_PER_BATCH]
+                bounds = [reader.bounds(queue) for queue in some]
+                yield ArrowRows(
+                    pa.RecordBatch.from_pydict(
+                        {
+                            "topic": pa.array([queue.topic for queue in some], pa.string()),
+                            "queueId": pa.array([queue.number for queue in some], pa.int32()),
+                            "minOffset": pa.array([each.minimum for each in bounds], pa.int64()),
+                            "maxOffset": pa.array([each.maximum for each in bounds], pa.int64()),
+                        }
+                    )
+                )

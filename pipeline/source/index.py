@@ -15,9 +15,8 @@ from quarry_mq.pipeline.source.table import ArrowRows, Rows, TableReader, Types
 from quarry_mq.store.errors import StoreDamaged, StoreUnusable
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.index.facts import DAMAGED, IndexFile, IndexKind, index_files, items_in
-from quarry_mq.store.index.items import KeyItems
-from quarry_mq.store.offline.key_search import indexes_of
-from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.index.keys import KeyItems
+from quarry_mq.store.offline import OfflineStore, indexes_of
 
 
 @dataclass(frozen=True)

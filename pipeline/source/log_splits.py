@@ -15,7 +15,7 @@ from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreLocked
 from quarry_mq.store.fs import Disk, PosixDisk
 from quarry_mq.store.layout.kind import StoreKind, inspect_store
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import Blank, Corrupt, StoredMessage, Torn
 from quarry_mq.store.recovery.checkpoint import read_checkpoint
 from quarry_mq.store.scan import Ending, RecordBatch, first_record, next_readable, scan_log

@@ -17,7 +17,7 @@ from quarry_mq.store.errors import Invalid
 from quarry_mq.store.index.tiered.object_store.cloud import CloudObjects
 from quarry_mq.store.index.tiered.object_store.protocol import ObjectStoreError
 from quarry_mq.store.layout.paths import StorePaths, parse_segment_name, segment_name
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 
 WHOLE_STORE_SPLIT_BYTES: Final = 1 << 62
 """Split size of a store in an object store: a task copies one segment, and reads all of it."""

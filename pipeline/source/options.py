@@ -8,7 +8,7 @@ from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
 
-from quarry_mq.store.offline.store import QueueSource
+from quarry_mq.store.offline import QueueSource
 
 SPLIT_BYTES: Final = 64 << 20
 CLOCK_MARGIN_MS: Final = 10 * 60 * 1000

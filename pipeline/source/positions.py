@@ -24,11 +24,11 @@ from quarry_mq.pipeline.source.table import ArrowRows, Rows, TableReader, Types
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.kind import StoreKind
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import ConsumerOffsetTable
-from quarry_mq.store.offline.store import OfflineStore
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.offline import OfflineStore
 from quarry_mq.store.rocketmq import read_metadata
-from quarry_mq.store.state.families import INFLIGHT
+from quarry_mq.store.state.identity import INFLIGHT
 from quarry_mq.store.state.in_flight_key import ROWS, parse_key
 
 ROWS_PER_BATCH: Final = 16_384

@@ -13,7 +13,7 @@ from quarry_mq.store.errors import NotAStore, StoreLocked
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.kind import StoreKind
 from quarry_mq.store.metadata import TopicTable
-from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offline import OfflineStore
 from quarry_mq.store.rocketmq import read_metadata
 
 

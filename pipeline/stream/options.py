@@ -1,17 +1,29 @@
-"""Parses the options of streams and sinks, before a broker is called."""
+"""Parses the options of streams and sinks, before a broker is called.
+
+Errors that end a query that talks to a broker.
+
+Defines the columns of a stream: the parts of a received message, named as in the table `messages`.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType, StructType
 
 from quarry_mq.client.endpoint import Endpoint
 from quarry_mq.client.queues import TIMEOUT_MS, QueueClient, Start
 from quarry_mq.pipeline.source.options import InvalidOption, column_names, flag, known_options, whole_number
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.times import to_ms
+from quarry_mq.store.errors import BrokerError
 
 GROUP: Final = "quarry-spark"
 SPLIT_MESSAGES: Final = 20_000
@@ -169,3 +181,52 @@ def _start(text: str) -> Start | int:
         raise InvalidOption(
             f"option 'startingOffsets': {text!r} is neither earliest nor latest, ms since 1970 or a date"
         ) from None
+
+
+class MessagesLost(BrokerError):
+    """The broker no longer holds, or does not hold yet, messages that are to be read."""
+
+
+class UnusableRow(BrokerError):
+    """A row cannot become a message. The text names its column."""
+
+
+class StreamColumn(NamedTuple):
+    """The type of a column in Spark, and the function that takes its value from a received message."""
+
+    type: DataType
+    of: Callable[[definition.Message], Any]
+
+
+def _encoding(message: definition.Message) -> str:
+    return definition.Encoding.Name(message.system_properties.body_encoding)
+
+
+COLUMNS: Final[dict[str, StreamColumn]] = {
+    "topic": StreamColumn(StringType(), lambda message: message.topic.name),
+    "queueId": StreamColumn(IntegerType(), lambda message: message.system_properties.queue_id),
+    "queueOffset": StreamColumn(LongType(), lambda message: message.system_properties.queue_offset),
+    "storeTimestamp": StreamColumn(LongType(), lambda message: to_ms(message.system_properties.store_timestamp)),
+    "bornTimestamp": StreamColumn(LongType(), lambda message: to_ms(message.system_properties.born_timestamp)),
+    "bornHost": StreamColumn(StringType(), lambda message: message.system_properties.born_host),
+    "storeHost": StreamColumn(StringType(), lambda message: message.system_properties.store_host),
+    "uniqKey": StreamColumn(StringType(), lambda message: message.system_properties.message_id),
+    "tags": StreamColumn(StringType(), lambda message: message.system_properties.tag or None),
+    "keys": StreamColumn(StringType(), lambda message: " ".join(message.system_properties.keys) or None),
+    "messageGroup": StreamColumn(StringType(), lambda message: message.system_properties.message_group or None),
+    "properties": StreamColumn(MapType(StringType(), StringType()), lambda message: dict(message.user_properties)),
+    "bodyEncoding": StreamColumn(StringType(), _encoding),
+    "body": StreamColumn(BinaryType(), lambda message: message.body),
+}
+
+
+def batch_of(messages: Sequence[definition.Message], schema: StructType) -> pa.RecordBatch:
+    """Return the messages as rows of the schema, which holds some of the columns."""
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    arrays = [
+        pa.array([COLUMNS[field.name].of(message) for message in messages], field.type)
+        if not pa.types.is_map(field.type)
+        else pa.array([list(COLUMNS[field.name].of(message).items()) for message in messages], field.type)
+        for field in arrow
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow)

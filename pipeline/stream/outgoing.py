@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from quarry_mq.pipeline.source.options import InvalidOption
-from quarry_mq.pipeline.stream.errors import UnusableRow
+from quarry_mq.pipeline.stream.options import UnusableRow
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.times import fill_ms
 

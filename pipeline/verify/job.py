@@ -40,8 +40,8 @@ from quarry_mq.pipeline.verify.parts import (
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.index.indexes import KeyIndexes
-from quarry_mq.store.offline.store import OfflineStore
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.offline import OfflineStore
 from quarry_mq.store.verify import DIFFERENCES_MAX, Check, Difference, VerifyReport
 from quarry_mq.store.verify.index import indexes_to_compare
 from quarry_mq.store.verify.metadata import MetadataComparison

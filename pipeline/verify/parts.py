@@ -18,8 +18,8 @@ from quarry_mq.pipeline.source.log_splits import Damage, LogSplit, read_split
 from quarry_mq.store.consumequeue.rocks_layout import entry_prefix
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.index.facts import IndexFile
-from quarry_mq.store.offline.store import OfflineStore, QueueReader
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.offline import OfflineStore, QueueReader
 from quarry_mq.store.record import Blank
 from quarry_mq.store.verify import Difference
 from quarry_mq.store.verify.index import indexes_to_compare

@@ -1,8 +1,13 @@
-"""The module makes time a parameter: wall clock for time stamps, monotonic clock for waiting."""
+"""The module makes time a parameter: wall clock for time stamps, monotonic clock for waiting.
+
+The module describes the progress of a long piece of work, for a caller that shows it.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 DAY_MS: Final = 86_400_000
@@ -143,3 +148,20 @@ class ManualClock:
     def jump(self, seconds: float) -> None:
         """Set the wall clock forward or back without moving the monotonic clock."""
         self._wall_ms += int(seconds * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress says how far a long piece of work is, in bytes of commit log. `detail` adds a few words."""
+
+    phase: str
+    done_bytes: int
+    total_bytes: int
+    detail: str = ""
+
+    @property
+    def percent(self) -> int:
+        return 100 if self.total_bytes <= 0 else min(100, 100 * self.done_bytes // self.total_bytes)
+
+
+ReportProgress = Callable[[Progress], None]

@@ -17,9 +17,10 @@ from quarry_mq.protocol.names import is_system_group
 from quarry_mq.server.delivery.model import Place, ResetTarget, StoredSince
 from quarry_mq.server.errors import TooMuchForOneCall
 from quarry_mq.server.metadata import queues_of_topic
-from quarry_mq.server.tasks.time_slice import TimeSlice
+from quarry_mq.server.tasks import TimeSlice
 from quarry_mq.store.consumequeue.search import TimeBoundary
 from quarry_mq.store.errors import Forbidden, GroupNotFound, Invalid, TopicNotFound
+from quarry_mq.store.message import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.metadata import (
     Backoff,
     Group,
@@ -31,9 +32,7 @@ from quarry_mq.store.metadata import (
     check_group_name,
 )
 from quarry_mq.store.metadata.lite import LiteGroup
-from quarry_mq.store.metadata.names import check_internal_topic_name
-from quarry_mq.store.metadata.topics import QUEUES_MAX
-from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.metadata.topics import QUEUES_MAX, check_internal_topic_name
 from quarry_mq.store.settings import Durability
 
 log = structlog.get_logger(__name__)

@@ -35,11 +35,10 @@ from quarry_mq.server.delivery import InFlightTable, MessageSource, StateWriter,
 from quarry_mq.server.delivery.dead_letters import copied_properties, make_internal_topic
 from quarry_mq.server.delivery.state.inflight import InFlight
 from quarry_mq.server.errors import TooMuchForOneCall
-from quarry_mq.server.tasks.worker import settle
+from quarry_mq.server.tasks import settle
 from quarry_mq.store.errors import Invalid, TopicNotFound
-from quarry_mq.store.message import Host, Message
+from quarry_mq.store.message import Host, Message, QueueId, QueueOffset
 from quarry_mq.store.metadata import ConsumerOffsetTable, TopicTable
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage, offset_message_id
 from quarry_mq.store.state.in_flight_key import subscription_prefix
 

@@ -10,8 +10,7 @@ from quarry_mq.protocol.names import is_system_topic
 from quarry_mq.server.admin.administration import Administration, QueueReset
 from quarry_mq.server.admin.dead_letter_box import DeadLetterBox
 from quarry_mq.server.delivery import Delivery
-from quarry_mq.server.jobs.asked import OFFSETS_MAX, DeadLetterResend, MessageResend, OffsetReset
-from quarry_mq.server.jobs.jobs import Running
+from quarry_mq.server.jobs import OFFSETS_MAX, DeadLetterResend, MessageResend, OffsetReset, Running
 from quarry_mq.server.maintenance.key_index import FOUND_MAX, KeyIndex
 from quarry_mq.server.metadata import queues_of_topic
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
@@ -26,9 +25,9 @@ from quarry_mq.store.errors import (
     Unavailable,
 )
 from quarry_mq.store.index import TIME_MAX_MS
+from quarry_mq.store.message import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.metadata import ConsumerOffsetTable, Topic, TopicTable, TopicType
 from quarry_mq.store.metadata.lite import parse_light_queue_name
-from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage
 
 PAGE: Final = 256

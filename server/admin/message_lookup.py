@@ -33,9 +33,9 @@ from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER, StoredAssignment, light_queues
 from quarry_mq.store.errors import Invalid, OffsetOutOfRange
 from quarry_mq.store.index import TIME_MAX_MS, Unread
-from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore
-from quarry_mq.store.pending.topics import TIMER_TOPIC
+from quarry_mq.store.pending.rows import TIMER_TOPIC
 from quarry_mq.store.record import Corrupt, StoredMessage, Torn, offset_message_id, parse_offset_message_id
 from quarry_mq.store.record.replacement import REPLACED_TOPIC
 from quarry_mq.store.state.in_flight_key import subscription_prefix

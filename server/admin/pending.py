@@ -11,11 +11,10 @@ from quarry_mq.protocol.clock import DAY_MS, Clock
 from quarry_mq.protocol.messages.property_names import REAL_TOPIC, UNIQUE_KEY
 from quarry_mq.server.observability.samples import WaitingStats
 from quarry_mq.server.pending import DelayedDelivery, TransactionChecks
-from quarry_mq.server.tasks.time_slice import PAUSE_S
-from quarry_mq.server.tasks.worker import Worker
+from quarry_mq.server.tasks import PAUSE_S, Worker
 from quarry_mq.store.errors import BrokerError
+from quarry_mq.store.message import PhysicalOffset, QueueOffset
 from quarry_mq.store.message_store import MessageStore
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 from quarry_mq.store.pending import CheckDue, DueMessage, HalfMessage
 from quarry_mq.store.record import StoredMessage
 

@@ -12,14 +12,13 @@ from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.errors import NoIndex
 from quarry_mq.server.maintenance.key_index import KeyIndex
 from quarry_mq.server.observability.metrics.instruments import EngineStats
-from quarry_mq.server.tasks.time_slice import TimeSlice
-from quarry_mq.server.tasks.worker import Worker
+from quarry_mq.server.tasks import TimeSlice, Worker
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import BrokerError
 from quarry_mq.store.fs import DiskSpace
 from quarry_mq.store.layout.paths import segment_name
+from quarry_mq.store.message import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.metadata import Topic
-from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.retention import ExpirySettings
 

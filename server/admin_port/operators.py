@@ -7,34 +7,30 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from quarry_mq.server.admin.administration import Administration
-from quarry_mq.server.admin.browsing.browser import MessageBrowser
-from quarry_mq.server.admin.browsing.tails import Tails
+from quarry_mq.server.admin.browsing import MessageBrowser, Tails
 from quarry_mq.server.admin.dead_letter_box import DeadLetterBox
 from quarry_mq.server.admin.jobs import DeadLetterWork, MessageResendWork, ResetWork
 from quarry_mq.server.admin.pending import PendingLook
-from quarry_mq.server.admin.stats.history import Recording, make_recording
-from quarry_mq.server.admin.stats.sources import Sources
+from quarry_mq.server.admin.stats import Recording, Sources, make_recording
 from quarry_mq.server.admin.storage import StorageLook
 from quarry_mq.server.admin_port.messages.browsing import BrowsingService
-from quarry_mq.server.admin_port.messages.dead_letters import DeadLetterService
+from quarry_mq.server.admin_port.messages.dead_letters import DeadLetterService, MessageResender
 from quarry_mq.server.admin_port.messages.jobs import JobService
-from quarry_mq.server.admin_port.messages.resend import MessageResender
 from quarry_mq.server.admin_port.metadata.lite_topics import LiteTopicService
-from quarry_mq.server.admin_port.overview.service import make_overview_service
+from quarry_mq.server.admin_port.overview import make_overview_service
 from quarry_mq.server.admin_port.server import MoreService
 from quarry_mq.server.admin_port.storage.storage import StorageService
 from quarry_mq.server.delivery import InFlightTable
 from quarry_mq.server.jobs import JobKind, Jobs
+from quarry_mq.server.lag.consumer_lag import LiteBacklog
 from quarry_mq.server.lag.group_progress import GroupProgress
-from quarry_mq.server.lag.lite_backlog import LiteBacklog
-from quarry_mq.server.lite.wanted import WantedLiteTopics
+from quarry_mq.server.lite.subscriptions import WantedLiteTopics
 from quarry_mq.server.maintenance.maintenance import Maintenance
 from quarry_mq.server.observability.samples import WaitingStats
 from quarry_mq.server.pending import TransactionChecks
 from quarry_mq.server.rpc.messaging import Messaging
-from quarry_mq.server.tasks.supervision import Supervisor
-from quarry_mq.server.tasks.time_slice import Pacing
-from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
+from quarry_mq.server.tasks import Pacing, Supervisor
+from quarry_mq.store.metadata.lite import LiteSubscriptionTable
 from quarry_mq.store.state.jobs import JobTable
 
 

@@ -1,6 +1,6 @@
 """The broker's own copies of messages: delayed deliveries, returns to a group, dead letters.
 
-An accepted message always leaves enough space for the properties that its copies add (`server.wire.property_room`).
+An accepted message always leaves enough space for the properties that its copies add (`server.wire.validate`).
 Messages of older stores and of RocketMQ may fill their records completely. Such a message must not wait for ever for a
 copy that cannot be written. So its copy first leaves out those of the broker's own properties that are not needed, then
 properties of the user, the largest first.
@@ -31,11 +31,11 @@ from quarry_mq.protocol.messages.property_names import (
     UNIQUE_KEY,
 )
 from quarry_mq.server.append.group_commit import Stored
-from quarry_mq.server.wire.property_room import LIGHT_QUEUE_OFFSET_SIZE
+from quarry_mq.server.wire.validate import LIGHT_QUEUE_OFFSET_SIZE
 from quarry_mq.store.consumequeue.dispatch import may_name_light_queues
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.message import Host, Message, MessageCopy
-from quarry_mq.store.pending.topics import PENDING_TOPICS
+from quarry_mq.store.pending.rows import PENDING_TOPICS
 from quarry_mq.store.record import StoredMessage, encode_properties
 from quarry_mq.store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM
 

@@ -26,14 +26,13 @@ import structlog
 
 from quarry_mq.kv import EngineFull
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.server.counters.stages import SendStages
+from quarry_mq.server.counters import SendStages
 from quarry_mq.server.settings.sections import StoreSection
-from quarry_mq.server.tasks.worker import LoopThreads, settle
+from quarry_mq.server.tasks import LoopThreads, settle
 from quarry_mq.store.commitlog import BegunFlush
 from quarry_mq.store.errors import DiskRefused, StorePoisoned
-from quarry_mq.store.message import Appended, DispatchRequest, EncodedMessage, Message
+from quarry_mq.store.message import Appended, DispatchRequest, EncodedMessage, Message, PhysicalOffset
 from quarry_mq.store.native import SyncThread
-from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.settings import Durability
 
 

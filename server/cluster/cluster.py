@@ -1,35 +1,79 @@
-"""Builds the parts of a broker that make it a member of a cluster, and runs them."""
+"""Builds the parts of a broker that make it a member of a cluster, and runs them.
+
+Forwards clients' subscriptions to lite topics to all members, since the clients receive from each of them.
+
+Messages of the lite topics may be on each member, too.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from typing import Final, Protocol
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.addresses import Address
-from quarry_mq.server.cluster.grouped_sends import FORWARDED_SIZE_MAX, GroupedSends
-from quarry_mq.server.cluster.handover.barriers import Barriers, OrderedTopics
-from quarry_mq.server.cluster.handover.consumed import ConsumedBefore
-from quarry_mq.server.cluster.handover.handover_row import HandoverRow
-from quarry_mq.server.cluster.lite_spreading import LiteSpreading
-from quarry_mq.server.cluster.membership.discovery import Discovery
-from quarry_mq.server.cluster.membership.member import Member
-from quarry_mq.server.cluster.membership.members import Members
-from quarry_mq.server.cluster.message_groups import MessageGroups
-from quarry_mq.server.cluster.peers import GroupPeer, Peers
-from quarry_mq.server.cluster.replication.deletions import TombstoneDeletion
-from quarry_mq.server.cluster.replication.exchange import Exchange, Peer
-from quarry_mq.server.cluster.replication.rejoin import Rejoining, messages_of
+from quarry_mq.server.cluster.handover import Barriers, ConsumedBefore, HandoverRow, OrderedTopics
+from quarry_mq.server.cluster.membership import Discovery, Member, Members
+from quarry_mq.server.cluster.message_groups import FORWARDED_SIZE_MAX, GroupedSends, MessageGroups
+from quarry_mq.server.cluster.peers import GroupPeer, LiteChange, Peers
+from quarry_mq.server.cluster.replication import Exchange, Peer, Rejoining, TombstoneDeletion, messages_of
 from quarry_mq.server.cluster.signing import ClusterKeys
 from quarry_mq.server.delivery import Delivery
+from quarry_mq.server.errors import MemberUnreachable, NotAMember
 from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.server.tasks.supervision import Supervisor
+from quarry_mq.server.tasks import Supervisor
+from quarry_mq.store.errors import Invalid
 from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.replication import Applied, ReplicatedRows
+
+SPREAD_TIMEOUT_S: Final = 1.0
+"""Seconds that a client waits for members that do not answer.
+
+The client gives up after two seconds, and repeats its subscriptions every 30.
+"""
+
+
+class LiteSpreading:
+    """Forwards subscriptions to the reachable members. Lives on the event loop's thread."""
+
+    def __init__(self, members: Members, peers: Peers) -> None:
+        self._members = members
+        self._peers = peers
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def tell(self, change: LiteChange, told: Callable[[], None]) -> None:
+        """Forward a change to all reachable members; `told` is called when they have it, or when it takes too long.
+
+        A member that missed the change gets it when the client repeats its subscriptions.
+        """
+        names = [each.name for each in self._members.others()]
+        if not names:
+            told()
+            return
+        task = asyncio.get_running_loop().create_task(self._tell_all(names, change, told))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def stop(self) -> None:
+        """Forward nothing more: no client waits for answers any more."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _tell_all(self, names: list[str], change: LiteChange, told: Callable[[], None]) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SPREAD_TIMEOUT_S):
+                await asyncio.gather(*(self._tell(name, change) for name in names))
+        told()
+
+    async def _tell(self, name: str, change: LiteChange) -> None:
+        with suppress(MemberUnreachable, NotAMember, Invalid):
+            await self._peers.change_lite(name, change)
+
 
 MARGIN_SIZE: Final = 1024 * 1024
 """Margin in bytes: more than the properties of a message, and more than any other request of a member."""

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from quarry_mq.server.cluster.cluster import Cluster
-from quarry_mq.server.cluster.membership.member import MemberState
+from quarry_mq.server.cluster.membership import MemberState
 
 
 def cluster_metrics(cluster: Cluster) -> Iterator[Metric]:

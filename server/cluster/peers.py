@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from quarry_mq.server.cluster.handover.barriers import Consumed, Pair
-from quarry_mq.server.cluster.handover.rules import Fence
-from quarry_mq.server.cluster.membership.members import Members
+from quarry_mq.server.cluster.handover import Consumed, Fence, Pair
+from quarry_mq.server.cluster.membership import Members
 from quarry_mq.server.cluster.reading_order import GroupLeft
 from quarry_mq.server.errors import MemberUnreachable
 

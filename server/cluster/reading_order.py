@@ -12,9 +12,9 @@ from typing import Final, NamedTuple, Protocol
 
 from quarry_mq.server.errors import MemberUnreachable, OrderWouldBreak
 from quarry_mq.server.metadata import queues_of_topic
-from quarry_mq.server.tasks.time_slice import TimeSlice
+from quarry_mq.server.tasks import TimeSlice
+from quarry_mq.store.message import QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.metadata import Group, Topic, TopicType
-from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
 
 NAMED_MAX: Final = 3
 """Number of groups that a refusal names."""

@@ -10,10 +10,9 @@ from typing import Final
 
 from aiohttp import web
 
-from quarry_mq.server.console.application import Console
+from quarry_mq.server.console.application import Console, read_static_files
+from quarry_mq.server.console.calls import ConsoleParts
 from quarry_mq.server.console.connections import IDLE_S, Connections
-from quarry_mq.server.console.contract import ConsoleParts
-from quarry_mq.server.console.static_files import read_static_files
 
 STOP_S: Final = 1.0
 """Seconds that requests may take to end when the console stops."""

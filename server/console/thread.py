@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from quarry_mq.server.addresses import split_address
-from quarry_mq.server.console.contract import ConsoleParts
+from quarry_mq.server.console.calls import ConsoleParts
 
 BACKLOG: Final = 64
 log = structlog.get_logger(__name__)

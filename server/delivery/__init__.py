@@ -7,8 +7,7 @@ from quarry_mq.server.delivery.fetch import DeadLetters, Forwarded
 from quarry_mq.server.delivery.handles import ReceiptHandle
 from quarry_mq.server.delivery.model import Delivered, MessageSource, ReceiveRequest
 from quarry_mq.server.delivery.retry_topics import retry_topic_name
-from quarry_mq.server.delivery.state.inflight import InFlightTable
-from quarry_mq.server.delivery.state.state_writer import GroupState, StateWriter
+from quarry_mq.server.delivery.state.inflight import GroupState, InFlightTable, StateWriter
 from quarry_mq.server.delivery.state.subscription import Subscription, WaitingPoll
 
 __all__ = [

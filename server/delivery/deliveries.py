@@ -33,12 +33,11 @@ from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.delivery.handles import ReceiptHandle, encode_all
 from quarry_mq.server.delivery.model import Delivered, ReceiveRequest, Timers
 from quarry_mq.server.delivery.redelivery import DueWalk, RecentRows, RedeliveryTimers, round_up
-from quarry_mq.server.delivery.state.inflight import DueEntry, InFlight
-from quarry_mq.server.delivery.state.state_writer import GroupState
+from quarry_mq.server.delivery.state.inflight import DueEntry, GroupState, InFlight
 from quarry_mq.server.delivery.state.subscription import NEVER_MS, GroupMessage, Lessees, QueueProgress, Subscription
 from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.settings.sections import DeliverySection
-from quarry_mq.store.offsets import QueueOffset
+from quarry_mq.store.message import QueueOffset
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.state.in_flight_key import group_of
 

@@ -20,12 +20,11 @@ from typing import Final
 from quarry_mq.kv import WriteBatch
 from quarry_mq.protocol.clock import Clock, SteadyClock
 from quarry_mq.protocol.names import RETRY_PREFIX, is_light_queue
-from quarry_mq.server.counters.stages import ReceiveStages
+from quarry_mq.server.counters import ReceiveStages
 from quarry_mq.server.delivery.deliveries import Deliveries, Event
 from quarry_mq.server.delivery.fetch import BarrierOf, DeadLetters, Fetch, Forwarded
 from quarry_mq.server.delivery.handles import ReceiptHandle, topic_of
 from quarry_mq.server.delivery.lite import LightQueues, LiteDelivery
-from quarry_mq.server.delivery.long_poll import LongPolls
 from quarry_mq.server.delivery.model import (
     Again,
     ErrorSink,
@@ -35,8 +34,9 @@ from quarry_mq.server.delivery.model import (
     Timers,
 )
 from quarry_mq.server.delivery.open_subscriptions import OpenSubscriptions, Positions
+from quarry_mq.server.delivery.pulls import LongPolls
 from quarry_mq.server.delivery.retry_topics import queue_of_handle
-from quarry_mq.server.delivery.state.state_writer import GroupState
+from quarry_mq.server.delivery.state.inflight import GroupState
 from quarry_mq.server.delivery.state.subscription import (
     GroupMessage,
     QueueProgress,
@@ -49,8 +49,7 @@ from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import LimitsSection
 from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
 from quarry_mq.store.errors import Invalid
-from quarry_mq.store.message import DispatchRequest
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.message import DispatchRequest, QueueId, QueueOffset
 from quarry_mq.store.state.in_flight_key import group_prefix, subscription_prefix
 
 Named = Callable[[str, str, str], tuple[ReceiptHandle, GroupMessage]]

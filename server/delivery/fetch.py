@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from quarry_mq.server.append.copies import is_final
-from quarry_mq.server.counters.stages import ReceiveStages
+from quarry_mq.server.counters import ReceiveStages
 from quarry_mq.server.delivery.deliveries import Deliveries, Event, State
 from quarry_mq.server.delivery.model import Delivered, ErrorSink, MessageSource, ReceiveRequest
 from quarry_mq.server.delivery.open_subscriptions import Positions
@@ -23,7 +23,7 @@ from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.settings.sections import LimitsSection
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import MessageGivenUp
-from quarry_mq.store.offsets import QueueOffset
+from quarry_mq.store.message import QueueOffset
 from quarry_mq.store.record import StoredMessage
 
 ENTRIES_SCANNED_MAX: Final = 4_096

@@ -31,9 +31,9 @@ from typing import Any, Final, NamedTuple
 
 from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.metadata.lite import light_queue_name, parse_light_queue_name
 from quarry_mq.store.native import Native
-from quarry_mq.store.offsets import PhysicalOffset
 
 PROOF_SIZE: Final = 8
 """Bytes of a proof. Each guess costs an attacker a call to the broker."""

@@ -18,17 +18,22 @@ from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.delivery.deliveries import Deliveries
 from quarry_mq.server.delivery.fetch import Fetch
 from quarry_mq.server.delivery.handles import lite_topic_of
-from quarry_mq.server.delivery.long_poll import FetchCall, LongPolls
 from quarry_mq.server.delivery.model import Again, Delivered, MessageSource, Received, ReceiveRequest
 from quarry_mq.server.delivery.open_subscriptions import OpenSubscriptions, Positions
-from quarry_mq.server.delivery.state.state_writer import GroupState
+from quarry_mq.server.delivery.pulls import FetchCall, LongPolls
+from quarry_mq.server.delivery.state.inflight import GroupState
 from quarry_mq.server.delivery.state.subscription import Subscription, WaitingPoll
-from quarry_mq.server.tasks.time_slice import TimeSlice
+from quarry_mq.server.tasks import TimeSlice
 from quarry_mq.store.consumequeue import LastEntry, LightQueueStep
 from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
-from quarry_mq.store.metadata.lite import LiteGroup, light_queue_name, light_queue_prefix, parse_light_queue_name
-from quarry_mq.store.metadata.lite_subscriptions import ALL_OF_THEM
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.metadata.lite import (
+    ALL_OF_THEM,
+    LiteGroup,
+    light_queue_name,
+    light_queue_prefix,
+    parse_light_queue_name,
+)
 from quarry_mq.store.state.in_flight_key import subscription_prefix
 
 ATTEMPTS_KEPT: Final = 16
@@ -39,7 +44,7 @@ class LiteClient:
     """Describe one client of a group, kept while it receives.
 
     Its subscriptions are rows. This object holds which of its lite topics may have messages, least recently served
-    first, and how far its rows were scanned for them. It is a source of `server.delivery.long_poll`.
+    first, and how far its rows were scanned for them. It is a source of `server.delivery.pulls`.
     """
 
     __slots__ = (

@@ -8,8 +8,7 @@ from typing import NamedTuple, Protocol
 
 from quarry_mq.server.filters import MessageFilter
 from quarry_mq.store.consumequeue import LightQueueStep
-from quarry_mq.store.message import ConsumeQueueEntry
-from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
+from quarry_mq.store.message import ConsumeQueueEntry, PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage
 
 

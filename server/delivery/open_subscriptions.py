@@ -12,11 +12,11 @@ from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.server.delivery.deliveries import Deliveries
 from quarry_mq.server.delivery.model import MessageSource
 from quarry_mq.server.delivery.retry_topics import RetryTopic, retry_topics
-from quarry_mq.server.delivery.state.state_writer import GroupState
+from quarry_mq.server.delivery.state.inflight import GroupState
 from quarry_mq.server.delivery.state.subscription import QueueProgress, Subscription, Subscriptions, WaitingPoll
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.settings.sections import DeliverySection, LimitsSection, NewGroupStart
-from quarry_mq.store.offsets import QueueExtent, QueueId, QueueOffset
+from quarry_mq.store.message import QueueExtent, QueueId, QueueOffset
 
 
 class Positions:

@@ -11,7 +11,7 @@ from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.delivery.model import Timer, Timers
 from quarry_mq.server.delivery.state.inflight import DueEntry, InFlight, InFlightTable
 from quarry_mq.server.delivery.state.subscription import LATEST, QueueProgress, Subscription
-from quarry_mq.store.offsets import QueueOffset
+from quarry_mq.store.message import QueueOffset
 
 ENTRIES_READ_AT_ONCE: Final = 64
 LOOKED_AHEAD_MS: Final = 20

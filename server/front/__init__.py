@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from quarry_mq.server.front.contract import Call, Front, FrontLimits, Method, Methods
+from quarry_mq.server.front.contract import Call, Front, FrontLimits, FrontStats, Method, Methods
 from quarry_mq.server.front.grpcio import GrpcioFront
 from quarry_mq.server.front.h2 import H2Front
-from quarry_mq.server.front.h2.protocol.scanner import ScannerMaker
-from quarry_mq.server.front.stats import FrontStats
+from quarry_mq.server.front.h2.request_head import ScannerMaker
 from quarry_mq.server.front.tls import LiveTls, Shown, TlsFiles
 
 __all__ = [

@@ -31,10 +31,9 @@ import grpc.aio
 import structlog
 
 from quarry_mq.protocol.codes import GrpcStatus
-from quarry_mq.server.front.caller import log_call, told_of
-from quarry_mq.server.front.contract import Call, FrontLimits, Method, Methods, check_methods
+from quarry_mq.server.front.contract import Call, FrontLimits, Method, Methods, check_methods, log_call, told_of
 from quarry_mq.server.front.tls import LiveTls, Shown
-from quarry_mq.server.tasks.supervision import run_guarded
+from quarry_mq.server.tasks import run_guarded
 
 log = structlog.get_logger(__name__)
 

@@ -17,14 +17,13 @@ from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.server.delivery import Delivery, StateWriter
 from quarry_mq.server.delivery.retry_topics import retry_topics, topic_beside
 from quarry_mq.server.lag.measurement import GroupTopic, LagMeasurement, Measured
-from quarry_mq.server.lite.wanted import WantedLiteTopics
+from quarry_mq.server.lite.subscriptions import WantedLiteTopics
 from quarry_mq.server.metadata import queues_of_topic
-from quarry_mq.server.tasks.time_slice import TimeSlice
+from quarry_mq.server.tasks import TimeSlice
 from quarry_mq.store.errors import Invalid, Unavailable
+from quarry_mq.store.message import QueueId
 from quarry_mq.store.metadata import Topic
-from quarry_mq.store.metadata.lite import light_queue_name
-from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
-from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.metadata.lite import LiteSubscriptionTable, light_queue_name
 from quarry_mq.store.opening.open_store import OpenStore
 
 QUEUES_MAX: Final = 65_536

@@ -12,7 +12,7 @@ from quarry_mq.kv import KvError
 from quarry_mq.server.delivery import MessageSource
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import BrokerError
-from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.message import QueueBounds, QueueId, QueueOffset
 
 
 class RunningCount:

@@ -16,14 +16,12 @@ from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
 from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.server.delivery.lite import EVERYWHERE
 from quarry_mq.server.errors import LiteTopicsFull
-from quarry_mq.server.tasks.time_slice import PAUSE_S
-from quarry_mq.server.tasks.worker import Worker
+from quarry_mq.server.tasks import PAUSE_S, Worker
 from quarry_mq.store.consumequeue import LightQueueStep, LiteParentsStep
 from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
 from quarry_mq.store.errors import Invalid
-from quarry_mq.store.message import Message
+from quarry_mq.store.message import Message, PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.metadata.lite import light_queue_name, light_queue_prefix, parse_light_queue_name
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 
 BORN_KEPT: Final = 4_096
 """Number of recently created names to remember: two first messages of one lite topic may be on their way at once."""

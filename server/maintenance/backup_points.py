@@ -24,12 +24,12 @@ from quarry_mq.kv import KeyValueEngine
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.store.backup import BackupPoint
 from quarry_mq.store.commitlog import KeptSize, SegmentList
-from quarry_mq.store.commitlog.pins import SegmentPins
+from quarry_mq.store.commitlog.segments import SegmentPins
 from quarry_mq.store.errors import Busy, Invalid
 from quarry_mq.store.fs import CopyingDisk
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.offsets import PhysicalOffset
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.message import PhysicalOffset
+from quarry_mq.store.state.identity import FAMILIES
 
 log = structlog.get_logger(__name__)
 

@@ -12,8 +12,7 @@ import structlog
 from quarry_mq.kv import KvError
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.errors import NoIndex
-from quarry_mq.server.tasks.time_slice import TimeSlice
-from quarry_mq.server.tasks.worker import LastErrors, Worker
+from quarry_mq.server.tasks import LastErrors, TimeSlice, Worker
 from quarry_mq.store.errors import Invalid, StoreDamaged
 from quarry_mq.store.index import FoundMessages, KeyIndexes, MessageIndex
 from quarry_mq.store.index.facts import IndexFile, checked, index_files

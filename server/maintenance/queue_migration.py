@@ -18,9 +18,7 @@ import structlog
 from quarry_mq.kv import KvError
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.append import QueueCommit
-from quarry_mq.server.tasks.supervision import until_set
-from quarry_mq.server.tasks.time_slice import TimeSlice
-from quarry_mq.server.tasks.worker import LastErrors, Worker
+from quarry_mq.server.tasks import LastErrors, TimeSlice, Worker, until_set
 from quarry_mq.store.errors import BrokerError, Busy, Unavailable
 from quarry_mq.store.layout.queue_phase import QueuePhase
 from quarry_mq.store.migration import (

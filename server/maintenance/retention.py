@@ -18,11 +18,11 @@ import structlog
 from quarry_mq.kv import EngineFull, KvError
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.append import QueueCommit
-from quarry_mq.server.tasks.worker import LastErrors, Worker
+from quarry_mq.server.tasks import LastErrors, Worker
 from quarry_mq.store.errors import BrokerError
 from quarry_mq.store.fs import DiskSpace
 from quarry_mq.store.layout.paths import segment_name
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.retention import (
     Candidate,
     Cause,

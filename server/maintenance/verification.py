@@ -18,20 +18,18 @@ from typing import Final
 import structlog
 
 from quarry_mq.kv import KvError
-from quarry_mq.protocol.clock import Clock
-from quarry_mq.protocol.progress import Progress
+from quarry_mq.protocol.clock import Clock, Progress
 from quarry_mq.server.maintenance.backup_points import BackupLeases
-from quarry_mq.server.tasks.time_slice import TimeSlice
-from quarry_mq.server.tasks.worker import Worker
+from quarry_mq.server.tasks import TimeSlice, Worker
 from quarry_mq.store.backup import BackupPoint
 from quarry_mq.store.errors import BrokerError, Busy, Invalid
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.migration.open_queues import OpenQueues
-from quarry_mq.store.offline.store import OfflineStore
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.offline import OfflineStore
 from quarry_mq.store.verify import Check, VerifyReport, verify
-from quarry_mq.store.verify.verdicts import Verdict, Verdicts, VerdictState
+from quarry_mq.store.verify.report import Verdict, Verdicts, VerdictState
 
 log = structlog.get_logger(__name__)
 

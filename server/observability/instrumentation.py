@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.server.counters.traffic import Traffic
+from quarry_mq.server.counters import Traffic
 from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.lag.consumer_lag import ConsumerLag
 from quarry_mq.server.lag.measurement import GroupTopic

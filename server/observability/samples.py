@@ -14,11 +14,11 @@ from quarry_mq.kv import KvError
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.lag.measurement import RunningCount
 from quarry_mq.server.pending import DelayedDelivery
-from quarry_mq.server.tasks.time_slice import TimeSlice
+from quarry_mq.server.tasks import TimeSlice
 from quarry_mq.store.errors import BrokerError
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.message_store import MessageStore
 from quarry_mq.store.metadata import GroupTable, TopicTable
-from quarry_mq.store.offsets import PhysicalOffset
 
 log = structlog.get_logger(__name__)
 

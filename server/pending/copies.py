@@ -22,8 +22,8 @@ from quarry_mq.protocol.names import CHECKED_TOO_OFTEN_TOPIC, HALF_TOPIC, OPERAT
 from quarry_mq.server.append.copies import copy_of
 from quarry_mq.server.errors import NotWaiting
 from quarry_mq.store.message import Host, Message
-from quarry_mq.store.pending.changes import number_of
-from quarry_mq.store.pending.topics import OPERATION_DONE, TIMER_TOPIC
+from quarry_mq.store.pending.messages import number_of
+from quarry_mq.store.pending.rows import OPERATION_DONE, TIMER_TOPIC
 from quarry_mq.store.record import StoredMessage
 
 PENDING_QUEUE: Final = 0

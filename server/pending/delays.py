@@ -24,10 +24,9 @@ from quarry_mq.server.delivery.handles import PROOF_SIZE, HandleKey, Purpose
 from quarry_mq.server.delivery.model import ErrorSink, Timer, Timers
 from quarry_mq.server.errors import InvalidRecallHandle, NotWaiting
 from quarry_mq.server.pending.copies import carried_over, delivered, recall
-from quarry_mq.server.tasks.worker import settle
+from quarry_mq.server.tasks import settle
 from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange
-from quarry_mq.store.message import Appended, DispatchRequest
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import Appended, DispatchRequest, PhysicalOffset
 from quarry_mq.store.pending import DueMessage, PendingMessages, due_of_request
 from quarry_mq.store.record import StoredMessage
 

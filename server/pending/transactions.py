@@ -26,8 +26,7 @@ from quarry_mq.server.pending.delays import PendingStore
 from quarry_mq.server.settings.sections import TransactionsSection
 from quarry_mq.store.errors import Busy, MessageGivenUp, OffsetOutOfRange
 from quarry_mq.store.lru_cache import LruCache
-from quarry_mq.store.message import Appended, Message
-from quarry_mq.store.offsets import QueueOffset
+from quarry_mq.store.message import Appended, Message, QueueOffset
 from quarry_mq.store.pending import CheckDue, HalfMessage, Resolution
 from quarry_mq.store.record import StoredMessage
 

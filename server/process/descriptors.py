@@ -16,7 +16,7 @@ import structlog
 from quarry_mq.kv import descriptor_limit, descriptor_share
 from quarry_mq.kv.rocks import FILES_BESIDE_TABLES, OPEN_TABLES_MAX
 from quarry_mq.server.front.contract import FrontLimits
-from quarry_mq.server.process.system import open_files_if_many
+from quarry_mq.server.process.process_metrics import open_files_if_many
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.consumequeue.files.store import OPEN_FILES_MAX
 from quarry_mq.store.errors import Invalid

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.server.process.system import own_bytes
+from quarry_mq.server.process.process_metrics import own_bytes
 
 OPENING_THRESHOLDS: Final = (10_000, 20, 50)
 """Growth in objects, by generation, after which Python looks for garbage by itself before clients are served. With its

@@ -31,7 +31,7 @@ from quarry_mq.protocol.clock import Clock, SystemClock
 from quarry_mq.server.addresses import network_of, plain_address, split_address
 from quarry_mq.server.front import LiveTls
 from quarry_mq.server.process.health import HealthState
-from quarry_mq.server.wire.places import without_places
+from quarry_mq.server.wire.status import without_places
 from quarry_mq.store.errors import Invalid
 
 if TYPE_CHECKING:

@@ -1,19 +1,23 @@
-"""Export metrics of the process and its last recovery, and those of Prometheus' library for any Python process."""
+"""Export metrics of the process and its last recovery, and those of Prometheus' library for any Python process.
+
+Read what the operating system reports of this process.
+"""
 
 from __future__ import annotations
 
 import gc
 import platform
+import resource
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from quarry_mq.protocol.clock import Clock
-from quarry_mq.protocol.progress import Progress
-from quarry_mq.server.counters.stages import BucketHistogram
+from quarry_mq.protocol.clock import Clock, Progress
+from quarry_mq.server.counters import BucketHistogram
 
 LATE_BOUNDS_S: Final = tuple(0.001 * 2**step for step in range(13))
 """Bounds of the histogram, 1 ms … 4 s."""
@@ -125,3 +129,46 @@ def recovery_metrics(stats: RecoveryStats) -> Iterator[Metric]:
         read.add_metric([name], phase.done_bytes)
     yield seconds
     yield read
+
+
+_STATM: Final = Path("/proc/self/statm")
+_STATUS: Final = Path("/proc/self/status")
+_FILES: Final = Path("/proc/self/fd")
+_PAGE_SIZE: Final = resource.getpagesize()
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds of all threads since the start."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def resident_bytes() -> int | None:
+    """Return the process's resident memory; None if the system does not report it."""
+    with suppress(OSError, ValueError, IndexError):
+        return int(_STATM.read_bytes().split()[1]) * _PAGE_SIZE
+    return None
+
+
+def own_bytes() -> int | None:
+    """Return the memory in use without mapped files, which come and go; None if the system does not report it."""
+    with suppress(OSError, ValueError, IndexError):
+        resident, shared = _STATM.read_bytes().split()[1:3]
+        return (int(resident) - int(shared)) * _PAGE_SIZE
+    return None
+
+
+def open_files() -> int | None:
+    """Return the number of open files, in time linear in it; None if the system does not report it."""
+    with suppress(OSError):
+        return sum(1 for _ in _FILES.iterdir()) - 1  # the one that this call has opened
+    return None
+
+
+def open_files_if_many(many: int) -> int:
+    """Return the number of open files; 0 if the size of the kernel's table shows that they are fewer than `many`."""
+    with suppress(OSError, ValueError, IndexError, StopIteration):
+        table = next(line for line in _STATUS.read_text().splitlines() if line.startswith("FDSize:"))
+        if int(table.split()[1]) < many:
+            return 0
+    return open_files() or 0

@@ -16,7 +16,7 @@ from quarry_mq.protocol.names import DEAD_LETTER_PREFIX, LIGHT_QUEUE_PREFIX, RET
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.delivery.retry_topics import is_retry_topic_of
 from quarry_mq.server.security.authorization import SUPER_USERS_ONLY, Need
-from quarry_mq.server.security.terms import Access
+from quarry_mq.server.security.credentials import Access
 from quarry_mq.server.wire.validate import check_count
 from quarry_mq.store.metadata.lite import parse_light_queue_name
 from quarry_mq.store.security.model import Action, ResourceKind

@@ -8,7 +8,7 @@ from typing import Final
 from quarry_mq.protocol.limits import WireLimits
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.cluster.lite_spreading import LiteSpreading
+from quarry_mq.server.cluster.cluster import LiteSpreading
 from quarry_mq.server.cluster.peers import LiteChange
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.lite.subscriptions import Asking, Done, LiteSubscriptions, Start, StartKind

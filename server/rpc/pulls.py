@@ -23,8 +23,8 @@ from quarry_mq.server.wire.status import Refused, fill_ok
 from quarry_mq.server.wire.validate import check_filter, check_group, check_topic
 from quarry_mq.store.consumequeue.search import TimeBoundary
 from quarry_mq.store.errors import Forbidden, OffsetOutOfRange
+from quarry_mq.store.message import QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.metadata import Permission
-from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage
 
 

@@ -31,9 +31,9 @@ from quarry_mq.server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, GATHERED_SI
 from quarry_mq.server.security.credentials import Identity
 from quarry_mq.server.wire.message_types import SPECIAL_PROPERTIES
 from quarry_mq.server.wire.messages import RARE_PROPERTIES, fill_message
+from quarry_mq.server.wire.parsing import SHORT_MAX
 from quarry_mq.server.wire.settings import LITE_CONSUMERS
 from quarry_mq.server.wire.status import Refused, fill_ok, fill_overall, fill_status
-from quarry_mq.server.wire.text_sizes import SHORT_MAX
 from quarry_mq.server.wire.validate import (
     ReceiveTerms,
     check_ack,

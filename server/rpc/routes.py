@@ -10,9 +10,7 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as defini
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.clients import ClientRegistry
-from quarry_mq.server.cluster.membership.member import MemberState
-from quarry_mq.server.cluster.membership.members import Members
-from quarry_mq.server.cluster.membership.views import SLOTS
+from quarry_mq.server.cluster.membership import SLOTS, Members, MemberState
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.routing import BrokerIdentity, assigned_queues, route_queues

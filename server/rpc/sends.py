@@ -21,8 +21,7 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.times import to_ms
 from quarry_mq.server.append.group_commit import GroupCommit
 from quarry_mq.server.append.queue_choice import QueueChooser, queue_of_group, queue_of_priority
-from quarry_mq.server.cluster.grouped_sends import CLIENTS_SHARE_S, GroupedSend, GroupedSends
-from quarry_mq.server.cluster.message_groups import Place
+from quarry_mq.server.cluster.message_groups import CLIENTS_SHARE_S, GroupedSend, GroupedSends, Place
 from quarry_mq.server.cluster.peers import ForwardedSend
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.front.contract import MessageHandler
@@ -32,16 +31,20 @@ from quarry_mq.server.observability.metrics.instruments import ServerMetrics
 from quarry_mq.server.pending import DelayedDelivery, Transactions, half_of, scheduled
 from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.rpc.access import publish
-from quarry_mq.server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, GATHERED_SIZE_MAX, Edge, RequestHandler
-from quarry_mq.server.rpc.limits import WaitingSizes
+from quarry_mq.server.rpc.context import (
+    DEFAULT_REQUEST_TIMEOUT_MS,
+    GATHERED_SIZE_MAX,
+    Edge,
+    RequestHandler,
+    WaitingSizes,
+)
 from quarry_mq.server.security.credentials import Identity
 from quarry_mq.server.settings.sections import LimitsSection
 from quarry_mq.server.wire.message_types import ACCEPTED_TYPES, TYPE_WORDS, check_types
 from quarry_mq.server.wire.messages import host_from_text, to_message
 from quarry_mq.server.wire.parsing import UNCOUNTED_SIZE, parsed, require_few_fields
-from quarry_mq.server.wire.property_room import MARKS
 from quarry_mq.server.wire.status import Refused, fill_ok
-from quarry_mq.server.wire.validate import CheckedMessage, CheckedSend, check_send, check_topic
+from quarry_mq.server.wire.validate import MARKS, CheckedMessage, CheckedSend, check_send, check_topic
 from quarry_mq.store.errors import Forbidden, TopicNotFound
 from quarry_mq.store.message import Appended, EncodedMessage, Host, Message
 from quarry_mq.store.metadata import Permission, Topic, TopicType

@@ -10,9 +10,8 @@ from typing import Final, NamedTuple
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.signature import admin_signature, parse_authorization
 from quarry_mq.server.errors import Outcome, TooManyFailures, Unauthenticated
-from quarry_mq.server.security.credentials import Credentials, How, Identity
-from quarry_mq.server.security.freshness import Freshness
-from quarry_mq.server.security.terms import Source
+from quarry_mq.server.security.authentication import Freshness
+from quarry_mq.server.security.credentials import Credentials, How, Identity, Source
 
 SHARE_MAX: Final = 50_000
 """Most calls of one user within the window. Each user has a share of its own, which no other user fills."""

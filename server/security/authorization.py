@@ -7,8 +7,7 @@ from typing import Final, NamedTuple, Protocol
 
 from quarry_mq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from quarry_mq.server.errors import PermissionDenied
-from quarry_mq.server.security.credentials import Identity
-from quarry_mq.server.security.terms import NAME_SHOWN_MAX, Access, Policies, Source, Users
+from quarry_mq.server.security.credentials import NAME_SHOWN_MAX, Access, Identity, Policies, Source, Users
 from quarry_mq.store.lru_cache import LruCache
 from quarry_mq.store.security.model import Action, Decision, Policy, ResourceKind, UserKind
 

@@ -11,11 +11,9 @@ from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.delivery.retry_topics import RetryOwners
 from quarry_mq.server.security.admin_authentication import AdminAuthenticator
 from quarry_mq.server.security.audit import Audit, AuditFile
-from quarry_mq.server.security.authentication import Authenticator
+from quarry_mq.server.security.authentication import LOCAL, Authenticator, Freshness
 from quarry_mq.server.security.authorization import Authorizer
-from quarry_mq.server.security.credentials import Credentials
-from quarry_mq.server.security.failures import FailureLimit
-from quarry_mq.server.security.freshness import LOCAL, Freshness
+from quarry_mq.server.security.credentials import Credentials, FailureLimit
 from quarry_mq.server.security.gate import Gate
 from quarry_mq.server.security.metrics import SecurityMetrics
 from quarry_mq.server.settings.broker_settings import BrokerSettings

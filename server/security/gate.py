@@ -10,9 +10,8 @@ from quarry_mq.server.front import Call
 from quarry_mq.server.security.audit import CLAIMED, Audit, Subject
 from quarry_mq.server.security.authentication import Authenticator
 from quarry_mq.server.security.authorization import Authorizer, Need
-from quarry_mq.server.security.credentials import Identity
+from quarry_mq.server.security.credentials import Identity, Users, source_of
 from quarry_mq.server.security.metrics import SecurityMetrics
-from quarry_mq.server.security.terms import Users, source_of
 
 PORT: Final = "messaging"
 

@@ -145,7 +145,7 @@ class BrokerSettings(Section):
 
     @model_validator(mode="after")
     def _console_asks_as_much(self) -> Self:
-        """Refuse a console that is set explicitly; `server.admin_port.console.build` leaves out one that is not."""
+        """Refuse a console that is set explicitly; `server.admin_port.console` leaves out one that is not."""
         network = self.network
         if network.console_address is not None and "console" in network.model_fields_set and self.console_goes_around:
             raise ValueError(self.console_goes_around)

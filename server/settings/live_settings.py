@@ -21,7 +21,7 @@ from quarry_mq.server.errors import NoSuchSetting
 from quarry_mq.server.settings.broker_settings import BrokerSettings, SettingsInvalid, in_one_line
 from quarry_mq.server.settings.sections import Section
 from quarry_mq.store.errors import Invalid
-from quarry_mq.store.state.families import META
+from quarry_mq.store.state.identity import META
 
 log = structlog.get_logger(__name__)
 

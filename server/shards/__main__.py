@@ -7,9 +7,8 @@ import sys
 
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.observability.logs import configure_logs
-from quarry_mq.server.shards.launch import Launch
-from quarry_mq.server.shards.output import Output
-from quarry_mq.server.shards.supervisor import ShardSupervisor
+from quarry_mq.server.shards.process import Launch
+from quarry_mq.server.shards.supervisor import Output, ShardSupervisor
 
 
 def main() -> int:

@@ -1,18 +1,23 @@
-"""Run the process of one shard: start it, pass on its output, and stop it."""
+"""Run the process of one shard: start it, pass on its output, and stop it.
+
+Encode what the supervisor needs to know as one text, since it is a new program.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import IO, Final
+from typing import IO, Final, Literal, Self
 
-from quarry_mq.server.shards.ports import pass_on, passed_numbers
+from quarry_mq.server.shards.plan import pass_on, passed_numbers
 
 LINE_BYTES_MAX: Final = 1_048_576
 """Bytes of a line; a longer line is passed on in parts."""
@@ -116,3 +121,37 @@ def _end_with(parent: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
     if os.getppid() != parent:
         raise ProcessLookupError("the supervisor has ended")
+
+
+SHARDS_MAX: Final = 100
+"""Most shards: the text is one argument of a program, whose size is limited, as are the ports of a machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """Describe one broker that the supervisor runs."""
+
+    name: str
+    variables: Mapping[str, str]
+    """Environment variables with the broker's own settings, put over the supervisor's own environment."""
+    listening: Sequence[str] = ()
+    """Ports, as `host:port`, that stay open while the broker is restarted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Everything a supervisor needs to know. It holds no secret, since lists of processes show it."""
+
+    command: Sequence[str]
+    """The command that starts one broker."""
+    children: Sequence[Child]
+    log_format: Literal["auto", "json", "console"]
+    log_level: str
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        values = json.loads(text)
+        return cls(children=[Child(**each) for each in values.pop("children")], **values)

@@ -9,25 +9,61 @@
 
 A shard that was ready before is restarted: its store was whole and its settings are good, so what keeps it from
 starting may go away, and the others serve meanwhile.
+
+Write the shards' lines and the supervisor's own text to its standard output and error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from io import FileIO
 from subprocess import SubprocessError
-from typing import Final
+from typing import Final, TextIO
 
 import structlog
 
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.server.process.banner import READY_LINE
-from quarry_mq.server.shards.launch import Child, Launch
-from quarry_mq.server.shards.output import Output, ready_text
-from quarry_mq.server.shards.ports import Ports
-from quarry_mq.server.shards.process import ShardProcess
-from quarry_mq.server.tasks.supervision import until_set
+from quarry_mq.server.process.stop import READY_LINE
+from quarry_mq.server.shards.plan import Ports
+from quarry_mq.server.shards.process import Child, Launch, ShardProcess
+from quarry_mq.server.tasks import until_set
+
+COLUMNS: Final = {
+    "messaging": "QUARRY_NETWORK_LISTEN",
+    "admin": "QUARRY_NETWORK_ADMIN",
+    "http": "QUARRY_NETWORK_HTTP",
+    "console": "QUARRY_NETWORK_CONSOLE",
+    "store": "QUARRY_STORE_DIRECTORY",
+}
+
+
+class Output:
+    """Write to standard output or error, unbuffered. Errors are ignored: a reader that is gone must stop nothing."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._file = FileIO(stream.fileno(), "w", closefd=False)
+
+    def line(self, text: bytes | str) -> None:
+        data = text.encode(errors="replace") if isinstance(text, str) else text
+        rest = memoryview(data + b"\n")
+        with suppress(OSError):
+            while rest:
+                rest = rest[self._file.write(rest) :]
+
+
+def ready_text(children: Sequence[Child]) -> str:
+    """Return the text printed when all shards are ready, with the addresses of each."""
+    rows = [("", *COLUMNS)]
+    rows += [(child.name, *(child.variables[variable] for variable in COLUMNS.values())) for child in children]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+    shards = "1 shard is" if len(children) == 1 else f"{len(children)} shards are"
+    return "\n  ".join([f"{shards} ready.", *lines])
+
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0

@@ -3,11 +3,16 @@
 Other packages import from here, not from the modules.
 """
 
-from quarry_mq.store.backup.check import damaged_files
-from quarry_mq.store.backup.folder import newest_backup, store_in
-from quarry_mq.store.backup.manifest import BackupFile, Manifest, read_manifest
-from quarry_mq.store.backup.offline import plan_stopped
-from quarry_mq.store.backup.plan import BackupPlan, BackupPoint, PlannedFile, plan_live
+from quarry_mq.store.backup.manifest import BackupFile, Manifest, damaged_files, read_manifest
+from quarry_mq.store.backup.plan import (
+    BackupPlan,
+    BackupPoint,
+    PlannedFile,
+    newest_backup,
+    plan_live,
+    plan_stopped,
+    store_in,
+)
 from quarry_mq.store.backup.restoration import RestoreReport, check_restore, restore
 from quarry_mq.store.backup.writer import BackupReport, write_backup
 

@@ -1,19 +1,36 @@
-"""The module decides which files of a store go into a backup, where they come from, and how much of each."""
+"""The module decides which files of a store go into a backup, where they come from, and how much of each.
+
+A folder of backups has one sub-folder per backup, named by the time it was begun.
+
+DEST/
+  lock                          held while a backup is written
+  20261121T083522.125Z/         one backup: a store directory, and
+    backup-manifest.json        what it holds; written last: without it the backup is unfinished
+  20261122T083522.009Z/         the next one; files that both hold are one file with two names
+
+The module plans the backup of a stopped store.
+"""
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from quarry_mq.kv import is_scratch, is_table
-from quarry_mq.store.backup.manifest import COMMIT_LOG, OF_THE_RUNNING
+from quarry_mq.store.backup.manifest import COMMIT_LOG, MANIFEST_NAME, OF_THE_RUNNING
 from quarry_mq.store.errors import NotAStore, StoreUnusable
-from quarry_mq.store.fs import DirectoryEntry, Disk
-from quarry_mq.store.layout.kind import DATABASE_MARKER
+from quarry_mq.store.fs import CopyingDisk, DirectoryEntry, Disk
+from quarry_mq.store.layout.kind import DATABASE_MARKER, StoreKind
 from quarry_mq.store.layout.paths import StorePaths, segment_name
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
+from quarry_mq.store.offline import OfflineStore
+from quarry_mq.store.record import Blank, StoredMessage
+from quarry_mq.store.state.identity import StoreIdentity
 
 TEMPORARY: Final = ".tmp"
 """The suffix of a file that is about to replace another one: a live broker may have removed it soon after."""
@@ -161,3 +178,106 @@ def _folder(disk: Disk, folder: Path, path: str) -> Iterator[PlannedFile]:
         elif not (is_database and is_scratch(entry.name)):
             frozen = is_database and is_table(entry.name)
             yield PlannedFile(source, below, entry.size, entry.size, frozen=frozen)
+
+
+_NAME: Final = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{3}Z")
+_FORMAT: Final = "%Y%m%dT%H%M%S.%f"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def backup_name(wall_ms: int, existing: list[str]) -> str:
+    """Return a name that sorts after all existing ones, whatever the clock says: names tell which
+    backup is the newest.
+    """
+    if existing:
+        newest = datetime.strptime(existing[-1].removesuffix("Z"), _FORMAT).replace(tzinfo=UTC)
+        wall_ms = max(wall_ms, (newest - _EPOCH) // timedelta(milliseconds=1) + 1)
+    return (_EPOCH + timedelta(milliseconds=wall_ms)).strftime(_FORMAT)[:-3] + "Z"
+
+
+def list_names(disk: Disk, folder: Path, *, links_too: bool = False) -> list[str]:
+    """Return the names of all backups, also unfinished ones, oldest first. Links are no backups; `links_too` adds their
+    names.
+    """
+    entries = [each for each in disk.list_directory(folder) if each.is_directory and _NAME.fullmatch(each.name)]
+    return [each.name for each in entries if each.is_plain or links_too]
+
+
+def is_finished(disk: Disk, directory: Path) -> bool:
+    return disk.exists(directory / MANIFEST_NAME)
+
+
+def newest_backup(disk: Disk, path: Path) -> Path:
+    """Return `path` itself if it is a finished backup, else the newest finished one in the folder.
+
+    Raises NotAStore when there is none.
+    """
+    if is_finished(disk, path):
+        return path
+    names = list_names(disk, path)
+    for name in reversed(names):
+        if is_finished(disk, path / name):
+            return path / name
+    raise NotAStore(path, f"contains {len(names)} unfinished backups" if names else "contains no backup")
+
+
+def store_in(disk: Disk, path: Path) -> Path:
+    """Return the store to read for a path: the newest finished backup if the path is a folder of backups."""
+    if not disk.exists(StorePaths(path).commit_log) and list_names(disk, path):
+        return newest_backup(disk, path)
+    return path
+
+
+CANNOT_LINK: Final = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
+"""The errors for another file system, one without links, too many links, and a foreign file (protected_hardlinks)."""
+
+
+def links(disk: CopyingDisk, source: Path, target: Path) -> bool:
+    """Make `target` a second name of `source`; return False if it has to be copied instead. Raises OSError."""
+    try:
+        disk.link_file(source, target)
+    except OSError as error:
+        if error.errno not in CANNOT_LINK:
+            raise
+        return False
+    return True
+
+
+def plan_stopped(store: OfflineStore) -> BackupPlan:
+    """Plan the backup of everything that the store holds. Raises what reading it raises."""
+    segments = store.segments
+    data_ends = [(base, store.disk.data_end(segments.path_of(base))) for base in segments.bases]
+    durable = _durable_up_to(store)
+    files = plan_offline(
+        store.disk,
+        store.paths.root,
+        bases=segments.bases,
+        segment_size=segments.segment_size,
+        frozen_below=frozen_below(data_ends, durable),
+    )
+    with_data = [base for base, data_end in data_ends if data_end > 0]
+    last = with_data[-1] if with_data else segments.minimum
+    # an offset in the last segment where a record is known to end saves reading up to it
+    start = durable if durable is not None and last <= durable < last + segments.segment_size else last
+    return BackupPlan(
+        files,
+        live=False,
+        log_begin=segments.minimum,
+        log_end=_log_end(store, start),
+        segment_size=segments.segment_size,
+    )
+
+
+def _durable_up_to(store: OfflineStore) -> PhysicalOffset | None:
+    if store.found.kind is not StoreKind.QUARRY:
+        return None
+    return StoreIdentity(store.state_engine(), store.paths.quarry).flushed_up_to
+
+
+def _log_end(store: OfflineStore, start: PhysicalOffset) -> PhysicalOffset:
+    end = start
+    for found in store.records(start):
+        if not isinstance(found, StoredMessage | Blank):
+            break
+        end = PhysicalOffset(found.physical_offset + found.size)
+    return end

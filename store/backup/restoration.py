@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from quarry_mq.protocol.progress import Progress, ReportProgress
-from quarry_mq.store.backup.check import damaged_files
-from quarry_mq.store.backup.folder import links, newest_backup
-from quarry_mq.store.backup.manifest import BackupFile, Manifest, read_manifest
+from quarry_mq.protocol.clock import Progress, ReportProgress
+from quarry_mq.store.backup.manifest import BackupFile, Manifest, damaged_files, read_manifest
+from quarry_mq.store.backup.plan import links, newest_backup
 from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreLocked
 from quarry_mq.store.fs import CopyingDisk
 from quarry_mq.store.layout.paths import StorePaths

@@ -8,11 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quarry_mq.protocol.clock import Clock
-from quarry_mq.protocol.progress import Progress, ReportProgress
-from quarry_mq.store.backup.folder import backup_name, is_finished, links, list_names
+from quarry_mq.protocol.clock import Clock, Progress, ReportProgress
 from quarry_mq.store.backup.manifest import MANIFEST_NAME, BackupFile, Manifest, encode_manifest, read_manifest
-from quarry_mq.store.backup.plan import BackupPlan, PlannedFile
+from quarry_mq.store.backup.plan import BackupPlan, PlannedFile, backup_name, is_finished, links, list_names
 from quarry_mq.store.errors import Busy, StoreDamaged, StoreUnusable
 from quarry_mq.store.fs import CopyingDisk
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from quarry_mq.store.commitlog.segments import SegmentList
 from quarry_mq.store.layout.paths import cut_directory, cut_name
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 
 BLOCK: Final = bytes(1024 * 1024)
 """Zeros to compare with: comparing memory is ten times faster than testing each byte."""

@@ -11,7 +11,7 @@ from quarry_mq.store.commitlog.segments import SegmentList
 from quarry_mq.store.commitlog.writer import CommitLogWriter
 from quarry_mq.store.errors import StorePoisoned
 from quarry_mq.store.fs.protocol import Descriptor
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 
 
 class BegunFlush(NamedTuple):

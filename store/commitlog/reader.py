@@ -7,9 +7,8 @@ from pathlib import Path
 
 from quarry_mq.store.commitlog.segments import SegmentList
 from quarry_mq.store.errors import OffsetOutOfRange
-from quarry_mq.store.message import Host
+from quarry_mq.store.message import Host, PhysicalOffset
 from quarry_mq.store.native import Native, RecordReader
-from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record import Blank, Decoded, EndOfData, StoredMessage, Torn, decode_record, is_replaced
 
 

@@ -1,20 +1,39 @@
-"""The module manages the ordered list of a commit log's segments (docs/formats/store-directory.md)."""
+"""The module manages the ordered list of a commit log's segments (docs/formats/store-directory.md).
+
+The module records where the log began in the past, to tell since when a queue has been empty.
+
+A queue whose last entry lies below the log's beginning is empty. No row says since when, and with millions of queues
+none should. But the log's beginning moves only some times a day: a note of each move is enough to answer for every
+queue.
+
+A pin is a lease that keeps old segments from being removed while they are copied.
+
+A pin names an offset. While its lease lasts, no segment that ends above the offset may be removed; those below may go.
+The holder renews the pin; if the holder dies, the pin is gone when the lease is over.
+
+The module assigns store times: they follow the clock and never go back, so that a queue can be searched by time.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
+from struct import Struct
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 
+from quarry_mq.protocol.clock import JUMP_MAX_MS, Clock
 from quarry_mq.store.commitlog.allocate import NextSegment
-from quarry_mq.store.errors import NotAStore, OffsetOutOfRange, StoreDamaged
+from quarry_mq.store.errors import Invalid, NotAStore, OffsetOutOfRange, StoreDamaged
 from quarry_mq.store.fs.protocol import Disk, SegmentFile
 from quarry_mq.store.layout.paths import parse_segment_name, segment_name
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record.layout import BLANK_SIZE
 
 KEPT_SIZE_NAME: Final = "SEGMENT_SIZE"
@@ -326,3 +345,132 @@ def _read_directory(
             )
     minimum = files[0][0] if files else PhysicalOffset(0)
     return _Found(minimum, len(files), segment_size, tuple(strays), is_guessed)
+
+
+_NOTE: Final = Struct(">qq")  # wall time in ms, physical offset
+NOTES_MAX: Final = 2_048
+"""The number of notes kept, 32 KiB. Above that, every other note is dropped: queues then seem to be empty for a shorter
+time than they are.
+"""
+
+
+class LogBegins:
+    """The notes are pairs of time and offset, both ascending."""
+
+    def __init__(self, packed: bytes, save: Callable[[bytes], None]) -> None:
+        """Read the notes from `packed`; `save` stores the packed notes whenever they change."""
+        self._notes = list(_NOTE.iter_unpack(packed))
+        self._save = save
+
+    def note(self, now_ms: int, begin: PhysicalOffset, *, since_ms: int) -> None:
+        """Note that the log begins at `begin` now. No caller will ask for times before `since_ms` any more."""
+        notes = self._notes
+        # notes of a clock that was ahead, or of a log that was restored from a backup, are dropped
+        kept = [each for each in notes if each[0] <= now_ms and each[1] <= begin]
+        kept = kept[max(0, bisect_right(kept, since_ms, key=itemgetter(0)) - 1) :]
+        if not kept or kept[-1][1] < begin:
+            kept.append((now_ms, begin))
+        if len(kept) > NOTES_MAX:
+            kept = [*kept[:-1:2], kept[-1]]
+        if kept != notes:
+            self._notes = kept
+            self._save(b"".join(_NOTE.pack(*each) for each in kept))
+
+    def at(self, time_ms: int) -> PhysicalOffset | None:
+        """Return where the log began at that time, or earlier; None when it is not known."""
+        place = bisect_right(self._notes, time_ms, key=itemgetter(0))
+        return PhysicalOffset(self._notes[place - 1][1]) if place else None
+
+
+class _Pin(NamedTuple):
+    start: PhysicalOffset
+    ends_at_s: float
+
+
+class SegmentPins:
+    """The class holds the pins of one log. It may be used from any thread.
+
+    The code that removes segments calls `lowest` before each one, and holds no lock. So the caller that sets a pin has
+    to check it against the log's minimum afterwards.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = Lock()
+        self._pins: dict[str, _Pin] = {}  # guarded by _lock
+
+    def pin(self, name: str, start: PhysicalOffset, lease_s: float) -> None:
+        """Keep everything from `start` on for `lease_s` seconds, in place of an earlier pin with this name."""
+        with self._lock:
+            self._pins[name] = _Pin(start, self._clock.monotonic_s() + lease_s)
+
+    def renew(self, name: str, lease_s: float) -> None:
+        """Let the lease last `lease_s` seconds from now. Raises Invalid when it is over: segments may be gone."""
+        with self._lock:
+            self._remove_ended()
+            pin = self._pins.get(name)
+            if pin is None:
+                raise Invalid(f"backup point {name} is gone: its lease has ended")
+            self._pins[name] = pin._replace(ends_at_s=self._clock.monotonic_s() + lease_s)
+
+    def release(self, name: str) -> None:
+        """Give the pin up. A pin that does not exist is no error."""
+        with self._lock:
+            self._pins.pop(name, None)
+
+    def holds(self, name: str) -> bool:
+        """Return whether the lease of this name still lasts."""
+        with self._lock:
+            self._remove_ended()
+            return name in self._pins
+
+    def lowest(self) -> PhysicalOffset | None:
+        """Return an offset such that segments that end above it must stay; None when nothing is pinned."""
+        with self._lock:
+            self._remove_ended()
+            return min((each.start for each in self._pins.values()), default=None)
+
+    def _remove_ended(self) -> None:
+        now_s = self._clock.monotonic_s()
+        for name in [name for name, each in self._pins.items() if each.ends_at_s <= now_s]:
+            del self._pins[name]
+
+
+class StoreTimes:
+    """The store times that were assigned, and those that are durable.
+
+        last_ms      the time of the last record, 0 if unknown; it has passed, even if a clock was set back
+        flushed_ms   all records with an earlier time are durable; 0 when none is known
+
+    One thread assigns times; another may report flushes at the same time.
+    """
+
+    def __init__(self, clock: Clock, stored_ms: int) -> None:
+        """Begin with `stored_ms`, the store time of the last record of the log, all of which is durable."""
+        self._clock = clock
+        self.last_ms = self.flushed_ms = _believable(stored_ms, clock.wall_ms())
+
+    def next_ms(self) -> int:
+        """Return the store time for the next records; it counts as assigned once `last_ms` is set to it."""
+        now_ms, last_ms = self._clock.wall_ms(), self.last_ms
+        if now_ms >= last_ms:
+            return now_ms
+        if _believable(last_ms, now_ms):
+            return last_ms
+        # records that are not durable yet will have earlier times than durable ones
+        self.flushed_ms = min(self.flushed_ms, now_ms)
+        return now_ms
+
+    def flushed(self, stored_ms: int) -> None:
+        """Record that everything is durable that had been assigned `stored_ms` before the flush began."""
+        # a clock that was years ahead may have been set right meanwhile: promise nothing about times that come again
+        self.flushed_ms = min(max(self.flushed_ms, stored_ms), self.last_ms)
+
+
+def _believable(stored_ms: int, now_ms: int) -> int:
+    """Return the time from which store times continue: after those in the log, unless a wrong clock left them far in
+    the future.
+
+    Keeping the order is worth some days of wrong times, not years: segments expire by them.
+    """
+    return stored_ms if stored_ms <= now_ms + JUMP_MAX_MS else 0

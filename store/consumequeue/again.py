@@ -13,9 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
-from quarry_mq.store.consumequeue.columns import EntryColumns
-from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.consumequeue.search import EntryColumns
+from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest, PhysicalOffset, QueueId, QueueOffset
 
 
 class RestartableQueues(Protocol):

@@ -12,8 +12,7 @@ from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
 from quarry_mq.store.consumequeue.names import LastEntry
 from quarry_mq.store.consumequeue.protocol import ConsumeQueueStore
-from quarry_mq.store.message import DispatchRequest, Message
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import DispatchRequest, Message, PhysicalOffset, QueueId, QueueOffset
 
 Queue = tuple[str, int]
 """A QueueId, or a plain tuple that is equal to it."""

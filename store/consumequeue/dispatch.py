@@ -14,8 +14,7 @@ from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK, Transactio
 from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_TOPIC_PREFIX
 from quarry_mq.store.consumequeue.again import StoredQueues
 from quarry_mq.store.lru_cache import LruCache
-from quarry_mq.store.message import DispatchRequest
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage, tags_code
 
 LIGHT_QUEUE_NUMBER: Final = 0

@@ -22,8 +22,14 @@ from quarry_mq.store.consumequeue.light_queues import LiteParentsStep
 from quarry_mq.store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
 from quarry_mq.store.consumequeue.protocol import OneByOne
 from quarry_mq.store.consumequeue.rocks.store import RocksConsumeQueues
-from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest
-from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.message import (
+    ConsumeQueueEntry,
+    DispatchRequest,
+    PhysicalOffset,
+    QueueBounds,
+    QueueId,
+    QueueOffset,
+)
 
 
 class InUse:

@@ -30,7 +30,7 @@ from quarry_mq.store.consumequeue.rocks_layout import (
     parse_bound_key,
     topic_prefix,
 )
-from quarry_mq.store.offsets import QUEUE_NUMBER_MAX, PhysicalOffset, QueueId
+from quarry_mq.store.message import QUEUE_NUMBER_MAX, PhysicalOffset, QueueId
 
 QUEUES_OF_MOST_TOPICS: Final = 16
 """Rows read first for a topic: topics seldom have more queues, and a short scan is cheaper than an unlimited one."""

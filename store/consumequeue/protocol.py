@@ -11,8 +11,15 @@ from typing import Protocol
 from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.consumequeue.light_queues import LiteParentsStep
 from quarry_mq.store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
-from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest
-from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
+from quarry_mq.store.message import (
+    ConsumeQueueEntry,
+    DispatchRequest,
+    PhysicalOffset,
+    QueueBounds,
+    QueueExtent,
+    QueueId,
+    QueueOffset,
+)
 
 
 class OneByOne(Protocol):

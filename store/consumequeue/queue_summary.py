@@ -24,7 +24,7 @@ from quarry_mq.store.consumequeue.rocks_layout import (
 )
 from quarry_mq.store.errors import Unavailable
 from quarry_mq.store.fs import Disk
-from quarry_mq.store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.message import PhysicalOffset, QueueId
 
 ROWS_PER_SCAN: Final = 1_000
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from quarry_mq.kv import KeyRange
 from quarry_mq.protocol.names import CHECKPOINT_TOPIC
-from quarry_mq.store.consumequeue.columns import EntryColumns, Integers
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.consumequeue.search import EntryColumns, Integers
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 
 ENTRIES_FAMILY: Final = "default"
 OFFSET_FAMILY: Final = "offset"

@@ -1,9 +1,8 @@
 """The package is the only place for file access: no other module calls `os`, `open` or `mmap` on store files."""
 
 from quarry_mq.store.fs.copies import CopyingDisk, PosixCopyingDisk
-from quarry_mq.store.fs.posix import PosixDisk, keep_from_others
+from quarry_mq.store.fs.posix import PosixDisk, hold_descriptors, keep_from_others
 from quarry_mq.store.fs.protocol import DirectoryEntry, Disk, DiskLock, DiskSpace, SegmentFile, SparseFile
-from quarry_mq.store.fs.reserve import hold_descriptors
 
 __all__ = [
     "CopyingDisk",

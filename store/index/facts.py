@@ -10,7 +10,7 @@ import numpy as np
 
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.index.indexes import KeyIndexes
-from quarry_mq.store.index.items import KeyItems
+from quarry_mq.store.index.keys import KeyItems
 from quarry_mq.store.index.tiered.folders import Stage
 from quarry_mq.store.index.tiered.tiered_index import TieredIndex
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from quarry_mq.store.index.items import KeyItems
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.index.keys import KeyItems
+from quarry_mq.store.message import PhysicalOffset
 
 Wanted = TypeVar("Wanted")
 

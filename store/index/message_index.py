@@ -19,11 +19,9 @@ from threading import Lock
 from typing import Final, NamedTuple
 
 from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange, StoreDamaged, Unavailable
-from quarry_mq.store.index.items import KeyItems, items_of
 from quarry_mq.store.index.key_files import KeyFiles, Unread
-from quarry_mq.store.index.keys import key_text, keys_of
-from quarry_mq.store.message import DispatchRequest
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.index.keys import KeyItems, items_of, key_text, keys_of
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset
 from quarry_mq.store.record import StoredMessage
 
 TIME_MAX_MS: Final = 2**63 - 1

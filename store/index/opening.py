@@ -39,12 +39,11 @@ from quarry_mq.store.index.indexes import KeyIndexes
 from quarry_mq.store.index.key_files import KeyFiles
 from quarry_mq.store.index.message_index import IndexState, MessageIndex, Portion
 from quarry_mq.store.index.tiered.chain_file import IndexShape
-from quarry_mq.store.index.tiered.object_store.folder import FolderObjects
-from quarry_mq.store.index.tiered.object_store.protocol import ObjectStore
+from quarry_mq.store.index.tiered.object_store.protocol import FolderObjects, ObjectStore
 from quarry_mq.store.index.tiered.tiered_index import TieredIndex
 from quarry_mq.store.index.tiered_keys import PLACE, TieredKeyFiles
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.recovery.recovery import whole_runs
 from quarry_mq.store.settings import IndexSettings
 from quarry_mq.store.state.identity import StoreIdentity

@@ -9,13 +9,12 @@ from typing import Final, TypeVar, cast
 import numpy as np
 
 from quarry_mq.store.errors import StoreDamaged
-from quarry_mq.store.index.items import KeyItems
 from quarry_mq.store.index.key_files import Answer
-from quarry_mq.store.index.keys import key_hash
+from quarry_mq.store.index.keys import KeyItems, key_hash
 from quarry_mq.store.index.tiered.chain_file import Found, IndexItems
 from quarry_mq.store.index.tiered.layout import FileHeader, Kind
 from quarry_mq.store.index.tiered.tiered_index import TieredIndex, TieredState
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 
 PLACE: Final = np.dtype([("physical_offset", ">i8")])
 """The payload of an item: where its record lies."""

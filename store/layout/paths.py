@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 
 SEGMENT_NAME: Final = re.compile(r"[0-9]{20}", re.ASCII)
 SHARD_NAME: Final = re.compile(r"shard-(0|[1-9][0-9]{0,3})", re.ASCII)

@@ -8,9 +8,19 @@ from quarry_mq.store.metadata.groups import (
     Group,
     GroupTable,
 )
-from quarry_mq.store.metadata.names import IllegalGroupName, IllegalTopicName, check_group_name, check_topic_name
 from quarry_mq.store.metadata.offsets import ConsumerOffsetTable
-from quarry_mq.store.metadata.topics import QUEUES_MAX, READ_WRITE, Permission, Topic, TopicTable, TopicType
+from quarry_mq.store.metadata.topics import (
+    QUEUES_MAX,
+    READ_WRITE,
+    IllegalGroupName,
+    IllegalTopicName,
+    Permission,
+    Topic,
+    TopicTable,
+    TopicType,
+    check_group_name,
+    check_topic_name,
+)
 
 __all__ = [
     "ATTEMPTS_DEFAULT",

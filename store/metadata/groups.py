@@ -12,11 +12,18 @@ from quarry_mq.kv import KeyValueEngine
 from quarry_mq.protocol import lite_attributes
 from quarry_mq.protocol.names import is_system_group
 from quarry_mq.store.errors import GroupNotFound, Invalid
-from quarry_mq.store.metadata.names import check_group_name
 from quarry_mq.store.metadata.owners import Owners, insert_owned, remove_owned, take_over_owned
-from quarry_mq.store.metadata.row_json import Document, check_attributes, encode_document
-from quarry_mq.store.metadata.rows import NamedRows, NamesFound, Resolve, RowJournal
-from quarry_mq.store.record.tags import DELAY_LEVELS_MS
+from quarry_mq.store.metadata.rows import (
+    Document,
+    NamedRows,
+    NamesFound,
+    Resolve,
+    RowJournal,
+    check_attributes,
+    encode_document,
+)
+from quarry_mq.store.metadata.topics import check_group_name
+from quarry_mq.store.record.properties import DELAY_LEVELS_MS
 
 GROUPS_FAMILY: Final = "groups"
 CACHED_GROUPS_MAX: Final = 65_536

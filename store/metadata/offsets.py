@@ -18,7 +18,7 @@ from typing import Final
 from quarry_mq.kv import KeyRange, KeyValueEngine, WriteBatch
 from quarry_mq.kv.keys import counted, prefix_range, read_counted, read_u32, u32
 from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX, is_light_queue
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.message import QueueId, QueueOffset
 
 OFFSETS_FAMILY: Final = "offsets"
 

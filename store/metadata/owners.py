@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from quarry_mq.kv import KeyValueEngine, WriteBatch
 from quarry_mq.kv.keys import prefix_range
 from quarry_mq.store.metadata.rows import Changes, NamedRows, Resolve
-from quarry_mq.store.state.families import META
+from quarry_mq.store.state.identity import META
 
 Row = TypeVar("Row")
 

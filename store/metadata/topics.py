@@ -1,4 +1,7 @@
-"""Topics: their settings and the table that stores them."""
+"""Topics: their settings and the table that stores them.
+
+Checks of names of topics and groups by the rules of `quarry_mq.protocol.names`.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,65 @@ from typing import Final
 
 from quarry_mq.kv import KeyValueEngine
 from quarry_mq.protocol import lite_attributes
-from quarry_mq.protocol.names import DEAD_LETTER_PREFIX, is_light_queue, is_system_group, is_system_topic, is_topic_name
+from quarry_mq.protocol.names import (
+    DEAD_LETTER_PREFIX,
+    INTERNAL_TOPIC_NAME_MAX,
+    group_name_fault,
+    is_light_queue,
+    is_system_group,
+    is_system_topic,
+    is_topic_name,
+    shown_name,
+    topic_name_fault,
+)
 from quarry_mq.store.errors import AlreadyExists, Invalid, StoreDamaged, TopicNotFound
-from quarry_mq.store.metadata.names import IllegalTopicName, check_internal_topic_name, check_topic_name
 from quarry_mq.store.metadata.owners import Owners, insert_owned, remove_owned, take_over_owned
-from quarry_mq.store.metadata.row_json import Document, check_attributes, encode_document
-from quarry_mq.store.metadata.rows import NamedRows, NamesFound, Resolve, RowJournal
+from quarry_mq.store.metadata.rows import (
+    Document,
+    NamedRows,
+    NamesFound,
+    Resolve,
+    RowJournal,
+    check_attributes,
+    encode_document,
+)
+
+
+class IllegalTopicName(Invalid):
+    """The name breaks a rule of topic names; the message says which."""
+
+
+class IllegalGroupName(Invalid):
+    """The name breaks a rule of consumer group names; the message says which."""
+
+
+def check_topic_name(name: str) -> None:
+    """Raise IllegalTopicName unless clients may use a topic of this name."""
+    fault = topic_name_fault(name)
+    if fault is not None:
+        raise IllegalTopicName(f"topic name {shown_name(name)}: {fault}")
+
+
+def check_internal_topic_name(name: str) -> None:
+    """Raise IllegalTopicName unless the broker itself may store messages in a topic of this name.
+
+    It may use system topics, and retry topics of up to 255 bytes, whose names may contain a `+`.
+    """
+    length = len(name.encode(errors="replace"))
+    if not name or not name.isprintable():
+        raise IllegalTopicName(f"topic name {shown_name(name)} is blank or not printable")
+    if length > INTERNAL_TOPIC_NAME_MAX:
+        raise IllegalTopicName(
+            f"topic name {shown_name(name)}: {length} bytes, at most {INTERNAL_TOPIC_NAME_MAX} are allowed"
+        )
+
+
+def check_group_name(name: str) -> None:
+    """Raise IllegalGroupName unless clients may use a consumer group of this name."""
+    fault = group_name_fault(name)
+    if fault is not None:
+        raise IllegalGroupName(f"group name {shown_name(name)}: {fault}")
+
 
 TOPICS_FAMILY: Final = "topics"
 

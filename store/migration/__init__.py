@@ -3,18 +3,23 @@
 Public face of the package: other packages import from here.
 """
 
-from quarry_mq.store.migration.agreement import (
+from quarry_mq.store.migration.backfill import Backfill, Portion
+from quarry_mq.store.migration.comparison import (
     AgreementReport,
     Comparison,
     ComparisonProgress,
     QueueDifference,
+    begin_comparison,
 )
-from quarry_mq.store.migration.backfill import Backfill, Portion
-from quarry_mq.store.migration.comparison import begin_comparison
-from quarry_mq.store.migration.deleted import delete_gone_queues
 from quarry_mq.store.migration.machine import MigrationStats, QueueMigration
-from quarry_mq.store.migration.removal import FileQueueRemoval, remove_database
-from quarry_mq.store.migration.rows import MigrationRows, MigrationStep, Removing
+from quarry_mq.store.migration.rows import (
+    FileQueueRemoval,
+    MigrationRows,
+    MigrationStep,
+    Removing,
+    delete_gone_queues,
+    remove_database,
+)
 
 __all__ = [
     "AgreementReport",

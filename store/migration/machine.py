@@ -37,14 +37,12 @@ from quarry_mq.store.errors import Busy, Forbidden
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.layout.queue_phase import QueuePhase, QueuePlace
-from quarry_mq.store.migration.agreement import AgreementReport, Comparison
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.migration.backfill import Backfill
-from quarry_mq.store.migration.comparison import begin_comparison
+from quarry_mq.store.migration.comparison import AgreementReport, Comparison, begin_comparison
 from quarry_mq.store.migration.open_queues import OpenQueues
 from quarry_mq.store.migration.queue_copy import queues_left_out
-from quarry_mq.store.migration.removal import FileQueueRemoval, remove_database
-from quarry_mq.store.migration.rows import MigrationRows, MigrationStep, Removing
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.migration.rows import FileQueueRemoval, MigrationRows, MigrationStep, Removing, remove_database
 from quarry_mq.store.settings import StoreSettings
 from quarry_mq.store.state.identity import StoreIdentity
 

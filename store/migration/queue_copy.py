@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Final
 
-from quarry_mq.protocol.progress import Progress, ReportProgress
+from quarry_mq.protocol.clock import Progress, ReportProgress
 from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.consumequeue import ColumnRequests, FileConsumeQueues, RocksConsumeQueues
 from quarry_mq.store.consumequeue.files.layout import is_file_name
-from quarry_mq.store.consumequeue.search import first_at_least
-from quarry_mq.store.consumequeue.windows import EntryReader, EntryWindow
+from quarry_mq.store.consumequeue.search import EntryReader, EntryWindow, first_at_least
 from quarry_mq.store.fs import Disk
-from quarry_mq.store.migration.present_entries import PresentAssignment, PresentEntries
-from quarry_mq.store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.message import PhysicalOffset, QueueId
+from quarry_mq.store.migration.backfill import PresentAssignment, PresentEntries
 from quarry_mq.store.recovery.recovery import whole_runs
 
 ENTRIES_PER_WINDOW: Final = 65_536

@@ -8,6 +8,13 @@
 | `migration/doubled_topics`     | JSON  | the patterns of the topics that are double-written; no row: all are |
 
 A step is written in one batch with the phase that it leads to.
+
+Repeat deletions of queues that a crash has undone in RocksDB, but not in the files.
+
+A deleted queue is removed from the files at once, from RocksDB only with its next flush. After a crash in between the
+two disagree about messages that must not be visible any more. The files are right.
+
+Remove queues that a store does not need any more. They can be made again from the log.
 """
 
 from __future__ import annotations
@@ -16,15 +23,23 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from struct import Struct
 from typing import Final
 
+import structlog
+
 from quarry_mq.kv import KeyValueEngine, WriteBatch
 from quarry_mq.kv.keys import prefix_range, u32
+from quarry_mq.store.consumequeue import FileConsumeQueues, RocksConsumeQueues
+from quarry_mq.store.consumequeue.files.layout import is_file_name
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.kind import DATABASE_MARKER
+from quarry_mq.store.layout.paths import parse_segment_name
 from quarry_mq.store.layout.queue_phase import QueuePhase
-from quarry_mq.store.migration.agreement import AgreementReport
-from quarry_mq.store.offsets import PhysicalOffset
-from quarry_mq.store.state.families import META
+from quarry_mq.store.message import ConsumeQueueEntry, PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.migration.comparison import AgreementReport
+from quarry_mq.store.state.identity import META
 
 _OFFSET: Final = Struct(">q")
 _STEP: Final = b"migration/step/"
@@ -168,3 +183,99 @@ class MigrationRows:
         batch = self._engine.batch()
         batch.put(self._family, key, value)
         self._engine.write(batch, sync=True)
+
+
+log = structlog.get_logger(__name__)
+
+
+def delete_gone_queues(files: FileConsumeQueues, rocks: RocksConsumeQueues, complete_up_to: PhysicalOffset) -> None:
+    """Remove such queues from RocksDB. Below `complete_up_to` the files must hold all entries.
+
+    Call it before recovery with the files' watermark: otherwise entries that recovery puts again would come to stand
+    above the deleted ones. Call it again after recovery with the log's end: recovery may have put entries of a deleted
+    queue again and then removed them.
+    """
+    gone = [
+        queue
+        for queue in list(rocks.queues())
+        if is_file_name(queue.topic) and _is_deleted(files, rocks, queue, complete_up_to)
+    ]
+    if not gone:
+        return
+    # entries missing in the files must not come back with the next power cut, once RocksDB has removed them for good
+    files.flush_entries()
+    for queue in gone:
+        rocks.restart_at(queue, QueueOffset(0))
+        log.info("deleted before a crash, gone from RocksDB, too", topic=queue.topic, queue=queue.number)
+    # before the files get entries of the queue again: after another crash they would no longer show the deletion
+    rocks.flush()
+
+
+def _is_deleted(
+    files: FileConsumeQueues, rocks: RocksConsumeQueues, queue: QueueId, complete_up_to: PhysicalOffset
+) -> bool:
+    """Return whether the files lack all entries that RocksDB has.
+
+    A queue that lacks only some of them is damaged, which is not reported here.
+    """
+    first = rocks.entries(queue, QueueOffset(0), 1)
+    if not first:
+        # perhaps all entries have expired, and only the next offset is left
+        return rocks.next_offset(queue) > files.next_offset(queue)
+    if first[0].physical_offset >= complete_up_to or not _is_missing(files, queue, first[0]):
+        return False
+    last = rocks.last_entry_below(queue, complete_up_to)
+    return last is not None and _is_missing(files, queue, last)
+
+
+def _is_missing(files: FileConsumeQueues, queue: QueueId, entry: ConsumeQueueEntry) -> bool:
+    """Return whether the files have no entry at the entry's offset, or one from after the deletion."""
+    found = files.entries(queue, entry.queue_offset, 1)
+    is_there = bool(found) and found[0].queue_offset == entry.queue_offset
+    return not is_there or found[0].physical_offset > entry.physical_offset
+
+
+def remove_database(disk: Disk, directory: Path) -> None:
+    """Remove the files of a database, and its directory unless it holds anything else (file queues lie there, too).
+
+    `CURRENT` goes last, so that an interrupted removal can be recognized. Raises OSError.
+    """
+    files = [entry.name for entry in disk.list_directory(directory) if not entry.is_directory]
+    for name in sorted(files, key=lambda name: (name == DATABASE_MARKER, name)):
+        disk.remove(directory / name)
+    if not disk.list_directory(directory):
+        disk.remove_directory(directory)
+
+
+class FileQueueRemoval:
+    """Removes all file queues below `directory`, a few files at a time. After a kill, a new object continues.
+
+    Files without the name of a queue file stay, and so do the directories that hold them.
+    """
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._work = self._steps()
+
+    def step(self) -> bool:
+        """Remove the files of one queue; return whether any are left. After an OSError, begin with a new object."""
+        return next(self._work, None) is not None
+
+    def _steps(self) -> Iterator[Path]:
+        for topic in self._directories(self._directory):
+            for queue in self._directories(topic):
+                for entry in self._disk.list_directory(queue):
+                    if not entry.is_directory and parse_segment_name(entry.name) is not None:
+                        self._disk.remove(queue / entry.name)
+                self._remove_if_empty(queue)
+                yield queue
+            self._remove_if_empty(topic)
+        self._remove_if_empty(self._directory)
+
+    def _directories(self, path: Path) -> list[Path]:
+        return [path / entry.name for entry in self._disk.list_directory(path) if entry.is_directory]
+
+    def _remove_if_empty(self, directory: Path) -> None:
+        if not self._disk.list_directory(directory):
+            self._disk.remove_directory(directory)

@@ -22,11 +22,9 @@ from typing import Final
 import structlog
 
 from quarry_mq.kv import EngineFull, KeyValueEngine, KvError
-from quarry_mq.protocol.clock import Clock
-from quarry_mq.protocol.progress import ReportProgress
+from quarry_mq.protocol.clock import Clock, ReportProgress
 from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
-from quarry_mq.store.commitlog.pins import SegmentPins
-from quarry_mq.store.commitlog.store_times import StoreTimes
+from quarry_mq.store.commitlog.segments import SegmentPins, StoreTimes
 from quarry_mq.store.consumequeue import RocksConsumeQueues
 from quarry_mq.store.consumequeue.bounds import LightFloor, QueueOffsets
 from quarry_mq.store.engines import RocksStoreEngines, StoreEngines
@@ -36,11 +34,11 @@ from quarry_mq.store.index.opening import IndexedLog, open_indexes
 from quarry_mq.store.layout.kind import FoundStore, StoreKind, inspect_store
 from quarry_mq.store.layout.paths import StorePaths, segment_name
 from quarry_mq.store.layout.queue_phase import QueuePhase
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.message_store import MessageStore
 from quarry_mq.store.metadata import ConsumerOffsetTable, GroupTable, TopicTable
 from quarry_mq.store.metadata.owners import Owners
 from quarry_mq.store.migration import MigrationRows, QueueMigration, delete_gone_queues
-from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.opening.parts import StoreParts, open_parts, stop_of
 from quarry_mq.store.opening.queues import adopt_topics, advising
 from quarry_mq.store.opening.repair import NO_ORDERS, Damage, Orders, give_up_damaged, set_queues_aside
@@ -56,8 +54,7 @@ from quarry_mq.store.security.sealer import Sealer
 from quarry_mq.store.security.users import UserTable
 from quarry_mq.store.settings import Durability, StoreSettings
 from quarry_mq.store.state.deleted_topics import DeletedTopics
-from quarry_mq.store.state.durable_state import DurableState
-from quarry_mq.store.state.identity import StoreIdentity
+from quarry_mq.store.state.identity import DurableState, StoreIdentity
 from quarry_mq.store.state.in_flight_key import delete_beyond
 
 log = structlog.get_logger(__name__)

@@ -17,14 +17,13 @@ from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreUnusable
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.kind import FoundStore, StoreKind
 from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.migration.open_queues import OpenQueues
-from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.opening.queues import advising, open_queues
 from quarry_mq.store.record import Blank, Decoded, StoredMessage, reaches_over_end
 from quarry_mq.store.recovery.verdict import Stop
 from quarry_mq.store.settings import StoreSettings
-from quarry_mq.store.state.durable_state import DurableState
-from quarry_mq.store.state.identity import StoreIdentity, check_format
+from quarry_mq.store.state.identity import DurableState, StoreIdentity, check_format
 
 log = structlog.get_logger(__name__)
 

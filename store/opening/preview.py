@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quarry_mq.kv import EngineCorrupt
-from quarry_mq.protocol.progress import ReportProgress
+from quarry_mq.protocol.clock import ReportProgress
 from quarry_mq.store.commitlog import SegmentList, bytes_after
 from quarry_mq.store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
 from quarry_mq.store.consumequeue.dispatch import StoredAssignment
@@ -15,15 +15,14 @@ from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.kind import FoundStore, StoreKind
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.layout.queue_phase import QueuePhase
-from quarry_mq.store.offline.store import OfflineStore, open_log
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
+from quarry_mq.store.offline import OfflineStore, open_log
 from quarry_mq.store.opening.parts import stop_of
 from quarry_mq.store.opening.repair import Damage, Orders, find_damage
 from quarry_mq.store.recovery.checkpoint import Known, durable_offset, known_of
 from quarry_mq.store.recovery.recovery import Findings, examine, refusal
 from quarry_mq.store.recovery.verdict import Stop, Verdict
-from quarry_mq.store.state.families import open_state_engine
-from quarry_mq.store.state.identity import StoreIdentity
+from quarry_mq.store.state.identity import StoreIdentity, open_state_engine
 
 
 @dataclass(frozen=True, slots=True)

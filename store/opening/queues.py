@@ -25,10 +25,10 @@ from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.kind import FoundStore, StoreKind, inspect_store
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.layout.queue_phase import QueuePhase, doubled_topics, parse_phase, phase_of
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.metadata import QUEUES_MAX, READ_WRITE, Topic, TopicTable, TopicType
 from quarry_mq.store.migration import MigrationRows, MigrationStep, Removing, delete_gone_queues, remove_database
 from quarry_mq.store.migration.open_queues import OpenQueues
-from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.settings import StoreSettings
 from quarry_mq.store.state.identity import StoreIdentity
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from quarry_mq.protocol.progress import Progress, ReportProgress
+from quarry_mq.protocol.clock import Progress, ReportProgress
 from quarry_mq.store.commitlog import SegmentList, end_of_bytes, keep
 from quarry_mq.store.consumequeue.dispatch import StoredAssignment
 from quarry_mq.store.engines import StoreEngines
@@ -24,7 +24,7 @@ from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.kind import DATABASE_MARKER, FoundStore, StoreKind
 from quarry_mq.store.layout.paths import PHYSICAL_OFFSET_MAXIMUM, StorePaths
 from quarry_mq.store.layout.queue_phase import parse_phase
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.opening.parts import StoreParts, open_identity, stop_of
 from quarry_mq.store.record import Corrupt, EndOfData, Torn, encode_replacement
 from quarry_mq.store.record.layout import BLANK_SIZE, RECORD_SIZE_MINIMUM

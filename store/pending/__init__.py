@@ -4,10 +4,14 @@ A delayed message waits for its time, a half message for its producer to commit 
 pending is derived from the log and kept in a separate database.
 """
 
-from quarry_mq.store.pending.before import PendingBefore
-from quarry_mq.store.pending.changes import ReadRecord, due_of_request
-from quarry_mq.store.pending.messages import PendingMessages, reading
-from quarry_mq.store.pending.progress import progress_now
+from quarry_mq.store.pending.messages import (
+    PendingBefore,
+    PendingMessages,
+    ReadRecord,
+    due_of_request,
+    progress_now,
+    reading,
+)
 from quarry_mq.store.pending.rows import FAMILY, CheckDue, DueMessage, HalfMessage, Resolution, open_pending_engine
 
 __all__ = [

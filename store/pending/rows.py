@@ -15,6 +15,8 @@
 | `w`                                    | i64                        | all records below are in the rows above |
 
 Big-endian, so that keys sort by time and by offset. Times before 1970 count as 1970.
+
+The module names RocketMQ's topics for pending messages (docs/formats/held-messages.md).
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ from typing import Final, NamedTuple
 from quarry_mq.kv import KeyRange
 from quarry_mq.kv.options import KIB, MIB, CompactionStyle, Compression, FamilyOptions
 from quarry_mq.kv.rocks import RocksEngine
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.protocol.names import HALF_TOPIC, OPERATION_TOPIC, SCHEDULE_TOPIC
+from quarry_mq.store.message import PhysicalOffset, QueueOffset
 
 FAMILY: Final = "default"
 FAMILY_OPTIONS: Final = {
@@ -186,3 +189,10 @@ def pack_offset(offset: int) -> bytes:
 
 def unpack_offset(value: bytes) -> PhysicalOffset:
     return PhysicalOffset(_OFFSET.unpack(value)[0])
+
+
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+PENDING_TOPICS: Final = frozenset({TIMER_TOPIC, SCHEDULE_TOPIC, HALF_TOPIC, OPERATION_TOPIC})
+
+OPERATION_DONE: Final = "d"
+"""Tag of a record whose body lists half messages that are resolved."""

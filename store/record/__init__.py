@@ -6,10 +6,19 @@ from quarry_mq.store.record.message_id import (
     offset_message_id,
     parse_offset_message_id,
 )
-from quarry_mq.store.record.outcome import Blank, Corrupt, Decoded, EndOfData, StoredMessage, Torn
-from quarry_mq.store.record.properties import decode_properties, encode_properties
+from quarry_mq.store.record.properties import (
+    Blank,
+    Corrupt,
+    Decoded,
+    EndOfData,
+    StoredMessage,
+    Torn,
+    decode_properties,
+    encode_properties,
+    java_hash,
+    tags_code,
+)
 from quarry_mq.store.record.replacement import REPLACED_TOPIC, encode_replacement, is_replaced
-from quarry_mq.store.record.tags import java_hash, tags_code
 
 __all__ = [
     "REPLACED_TOPIC",

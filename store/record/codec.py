@@ -12,8 +12,7 @@ from isal import isal_zlib
 
 from quarry_mq.protocol.messages.system_flag import BORN_HOST_V6, HOSTS_V6, STORE_HOST_V6
 from quarry_mq.store.errors import Invalid
-from quarry_mq.store.message import Host, Message
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.message import Host, Message, PhysicalOffset, QueueOffset
 from quarry_mq.store.record import layout
 from quarry_mq.store.record.layout import (
     BLANK_SIZE,
@@ -42,8 +41,7 @@ from quarry_mq.store.record.layout import (
     TOPIC_LENGTH_V2,
     TOPIC_LENGTHS,
 )
-from quarry_mq.store.record.outcome import Blank, Corrupt, Decoded, EndOfData, StoredMessage, Torn
-from quarry_mq.store.record.properties import too_long
+from quarry_mq.store.record.properties import Blank, Corrupt, Decoded, EndOfData, StoredMessage, Torn, too_long
 
 _crc32: Final = isal_zlib.crc32
 _PROPERTY_BACKWARDS: Final = b"\x02%%0%dd" % CRC_DIGITS + CRC_PROPERTY_START[::-1]

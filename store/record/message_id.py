@@ -10,8 +10,7 @@ from typing import Final
 
 from quarry_mq.protocol.messages.property_names import UNIQUE_KEY
 from quarry_mq.store.errors import Invalid
-from quarry_mq.store.message import Host
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import Host, PhysicalOffset
 from quarry_mq.store.record.layout import IPV4_LENGTH, IPV6_LENGTH, PORT_MAXIMUM
 
 _PORT_AND_OFFSET: Final = Struct(">iq")

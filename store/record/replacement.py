@@ -16,11 +16,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from quarry_mq.protocol.messages.system_flag import TransactionState
-from quarry_mq.store.message import Host, Message
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.message import Host, Message, PhysicalOffset, QueueOffset
 from quarry_mq.store.record.codec import decode_record, encode_blank, encode_record
 from quarry_mq.store.record.layout import BLANK_SIZE, MESSAGE_SIZE_MAXIMUM, RECORD_SIZE_MINIMUM
-from quarry_mq.store.record.outcome import StoredMessage
+from quarry_mq.store.record.properties import StoredMessage
 
 REPLACED_TOPIC: Final = "~"
 """The topic of replacements has one byte, so that the smallest possible record is replaced by one of its own size."""

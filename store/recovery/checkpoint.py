@@ -15,11 +15,10 @@ from quarry_mq.store.consumequeue import FileConsumeQueueReader
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.kind import FoundStore
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.rocketmq import TIME_MARGIN_MS, UNKNOWN, Checkpoint, decode_checkpoint, encode_checkpoint
-from quarry_mq.store.state.durable_state import DurableState
-from quarry_mq.store.state.identity import StoreIdentity
+from quarry_mq.store.state.identity import DurableState, StoreIdentity
 
 
 class DurableLog(Protocol):
@@ -113,7 +112,7 @@ class StoreCheckpoint:
     """The checkpoint keeps two places up to date, never ahead of the flushed offset: the row in `store.state.identity`
     and the file `checkpoint`.
 
-    It also keeps how many changes of `quarry/` are durable (`store.state.durable_state`).
+    It also keeps how many changes of `quarry/` are durable (`store.state.identity`).
 
     Damage below the row refuses the next start, so the more recent the row, the less can be lost unnoticed. Any thread
     may call `save`.

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from quarry_mq.protocol.progress import Progress, ReportProgress
+from quarry_mq.protocol.clock import Progress, ReportProgress
 from quarry_mq.store.commitlog import CutReport, SegmentList, cut
 from quarry_mq.store.consumequeue import ConsumeQueueStore, RocksConsumeQueues
 from quarry_mq.store.consumequeue.dispatch import DenseAssignment, OffsetAssignment
 from quarry_mq.store.errors import StoreDamaged
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.pending.messages import PendingMessages
 from quarry_mq.store.record import Blank, Corrupt, EndOfData, Torn
 from quarry_mq.store.recovery.verdict import Place, Stop, Verdict, judge, place_of

@@ -24,7 +24,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import Corrupt, EndOfData, Torn
 
 

@@ -16,34 +16,32 @@ from typing import Final
 from quarry_mq.kv import KeyValueEngine, WriteBatch
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.store.replication.horizons import StoredHorizons
-from quarry_mq.store.replication.layout import (
+from quarry_mq.store.replication.rows import (
+    AHEAD_MAX_MS,
     CLOCK,
+    COUNTER_MAX,
     EVERYTHING,
     INCARNATION,
     INCARNATION_BYTES,
     MEMBER,
     MICROSECONDS,
     ORDER_RANGE,
+    SEEN_MAX,
     VALUES,
     VERSIONS,
+    SharedKind,
+    SharedRow,
     Stamp,
+    Version,
     decode_clock,
     encode_clock,
+    is_shared,
+    member_id,
     order_key,
     parse_order_key,
     row_id,
 )
-from quarry_mq.store.replication.rows import (
-    AHEAD_MAX_MS,
-    COUNTER_MAX,
-    SEEN_MAX,
-    SharedKind,
-    SharedRow,
-    Version,
-    is_shared,
-    member_id,
-)
-from quarry_mq.store.state.families import SHARED
+from quarry_mq.store.state.identity import SHARED
 
 
 class HybridClock:

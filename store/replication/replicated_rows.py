@@ -14,35 +14,33 @@ from quarry_mq.store.errors import Invalid, StoreDamaged
 from quarry_mq.store.metadata.rows import Changes, Resolve
 from quarry_mq.store.replication.change_log import ChangeLog
 from quarry_mq.store.replication.horizons import NOTHING_TOLD, Horizons
-from quarry_mq.store.replication.layout import (
+from quarry_mq.store.replication.row_checks import VALUE_BYTES_MAX, check_horizons, check_rows, is_unread, row_fault
+from quarry_mq.store.replication.rows import (
     MICROSECONDS,
     ORDER_RANGE,
     POSITIONS,
     VALUES,
     VERSIONS,
-    Stamp,
-    decode_position,
-    encode_position,
-    kind_range,
-    order_key,
-    parse_order_key,
-    parse_row_id,
-    position_key,
-    row_id,
-)
-from quarry_mq.store.replication.row_checks import VALUE_BYTES_MAX, check_horizons, check_rows, is_unread, row_fault
-from quarry_mq.store.replication.rows import (
     Applied,
     ChangePage,
     Conflict,
     Position,
     SharedKind,
     SharedRow,
+    Stamp,
+    decode_position,
+    encode_position,
     is_shared,
+    kind_range,
     name_fault,
+    order_key,
+    parse_order_key,
+    parse_row_id,
+    position_key,
+    row_id,
     was_known,
 )
-from quarry_mq.store.state.families import GROUPS, POLICIES, TOPICS, USERS
+from quarry_mq.store.state.identity import GROUPS, POLICIES, TOPICS, USERS
 
 PAGE_ROWS_MAX: Final = 1000
 PAGE_BYTES_MAX: Final = 1 << 20

@@ -8,9 +8,9 @@ from typing import Final
 
 from quarry_mq.protocol.names import shown_name
 from quarry_mq.store.errors import Invalid, StoreDamaged
+from quarry_mq.store.message import QUEUE_NUMBER_MAX
 from quarry_mq.store.metadata.groups import ATTEMPTS_MAX, backoff_fault, decode_group
 from quarry_mq.store.metadata.topics import decode_topic
-from quarry_mq.store.offsets import QUEUE_NUMBER_MAX
 from quarry_mq.store.replication.horizons import Horizons
 from quarry_mq.store.replication.rows import (
     AHEAD_MAX_MS,
@@ -22,8 +22,8 @@ from quarry_mq.store.replication.rows import (
     Version,
     name_fault,
 )
+from quarry_mq.store.security.model import decode_user
 from quarry_mq.store.security.policies import decode_policy
-from quarry_mq.store.security.user_rows import decode_user
 
 VALUE_BYTES_MAX: Final = 1 << 20
 """The largest value in bytes. The longest rules of a user take three quarters of it."""

@@ -16,10 +16,10 @@ from quarry_mq.store.retention.rules import (
     Forced,
     Plan,
     Situation,
+    Unread,
     decide,
     refusal,
 )
-from quarry_mq.store.retention.unread import Unread
 
 __all__ = [
     "Candidate",

@@ -20,16 +20,24 @@ from typing import Final, Protocol
 
 from quarry_mq.protocol.clock import JUMP_MAX_MS, CautiousClock, Clock
 from quarry_mq.store.commitlog import CommitLogReader, SegmentList
-from quarry_mq.store.commitlog.pins import SegmentPins
+from quarry_mq.store.commitlog.segments import SegmentPins
 from quarry_mq.store.consumequeue import ConsumeQueueStore
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.fs import DiskSpace
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.metadata import ConsumerOffsetTable
-from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.retention.remover import SegmentRemover
-from quarry_mq.store.retention.rules import Candidate, ExpirySettings, FileSystem, Plan, Situation, decide
-from quarry_mq.store.retention.unread import Unread, count_unread
+from quarry_mq.store.retention.rules import (
+    Candidate,
+    ExpirySettings,
+    FileSystem,
+    Plan,
+    Situation,
+    Unread,
+    count_unread,
+    decide,
+)
 from quarry_mq.store.state.identity import StoreIdentity
 
 POSITIONS_MAX: Final = 200_000

@@ -12,9 +12,8 @@ from quarry_mq.store.rocketmq.checkpoint import (
     encode_checkpoint,
 )
 from quarry_mq.store.rocketmq.export import Exported, Form, export_metadata
-from quarry_mq.store.rocketmq.json_text import NotJson, parse_json
 from quarry_mq.store.rocketmq.metadata import ImportReport, import_metadata, read_metadata
-from quarry_mq.store.rocketmq.model import ConsumerOffset, DataVersion, RocketmqMetadata
+from quarry_mq.store.rocketmq.model import ConsumerOffset, DataVersion, NotJson, RocketmqMetadata, parse_json
 from quarry_mq.store.rocketmq.pending_progress import TIMER_STATE
 
 __all__ = [

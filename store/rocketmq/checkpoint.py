@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 
 CHECKPOINT_SIZE: Final = 4096
 FIELDS: Final = Struct(">6q")

@@ -31,12 +31,12 @@ from quarry_mq.kv.rocks import RocksEngine
 from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.fs import Disk
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import ConsumerOffsetTable, GroupTable, TopicTable
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.pending import PendingBefore
-from quarry_mq.store.rocketmq.json_text import format_json
-from quarry_mq.store.rocketmq.model import DataVersion, Warnings
+from quarry_mq.store.rocketmq.model import DataVersion, Warnings, format_json
 from quarry_mq.store.rocketmq.pending_progress import HALVES_RESOLVED, pending_files
+from quarry_mq.store.rocketmq.rows import Row, group_row, offset_rows, topic_row
 from quarry_mq.store.rocketmq.sources import (
     UNVERSIONED,
     V1_FORBIDDEN_FAMILY,
@@ -52,8 +52,7 @@ from quarry_mq.store.rocketmq.sources import (
     v2_offset_source,
     v2_source,
 )
-from quarry_mq.store.rocketmq.written_rows import Row, group_row, offset_rows, topic_row
-from quarry_mq.store.state.families import INFLIGHT
+from quarry_mq.store.state.identity import INFLIGHT
 from quarry_mq.store.state.in_flight_key import ROWS, parse_key
 
 TOPICS_FILE: Final = "topics.json"

@@ -30,10 +30,9 @@ from typing import Final
 from quarry_mq.protocol.names import HALF_TOPIC
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.message import QueueId
 from quarry_mq.store.pending import PendingBefore
-from quarry_mq.store.rocketmq.json_text import format_json
-from quarry_mq.store.rocketmq.model import ConsumerOffset, DataVersion, Warnings
+from quarry_mq.store.rocketmq.model import ConsumerOffset, DataVersion, Warnings, format_json
 from quarry_mq.store.rocketmq.sources import read_json_file
 
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"

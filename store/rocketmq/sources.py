@@ -28,8 +28,7 @@ from quarry_mq.kv.options import FamilyOptions
 from quarry_mq.kv.rocks import RocksEngine, list_families
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import Disk
-from quarry_mq.store.rocketmq.json_text import NotJson, parse_json
-from quarry_mq.store.rocketmq.model import DataVersion, Warnings
+from quarry_mq.store.rocketmq.model import DataVersion, NotJson, Warnings, parse_json
 
 EVERYTHING: Final = KeyRange(b"", None)
 

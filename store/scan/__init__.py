@@ -15,12 +15,10 @@ All layers give the same verdict on every byte as `store.record.decode_record`.
 Other packages import from here, not from the modules.
 """
 
-from quarry_mq.store.scan.bulk import found_in, scan_in_bulk
 from quarry_mq.store.scan.columns import Ending, RecordBatch, RecordColumns
 from quarry_mq.store.scan.dispatch import ScannedRequests, pending_requests
-from quarry_mq.store.scan.found import FoundRecords, LogScan
-from quarry_mq.store.scan.log import scan_log
-from quarry_mq.store.scan.plain import RUN_RECORDS, scan_records
+from quarry_mq.store.scan.fields import RUN_RECORDS, FoundRecords, LogScan, scan_records
+from quarry_mq.store.scan.log import found_in, scan_in_bulk, scan_log
 from quarry_mq.store.scan.resync import first_record, is_whole, next_readable, next_whole
 from quarry_mq.store.scan.segment import WINDOW_BYTES, scan_segment
 

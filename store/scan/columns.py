@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarry_mq.protocol.messages.system_flag import HOSTS_V6
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn, decode_record
 from quarry_mq.store.record.codec import has_crc_property
 from quarry_mq.store.record.layout import HEADS, HOST_BITS_SHIFT, PROPERTIES_LENGTH, TOPIC_LENGTHS

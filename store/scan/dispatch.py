@@ -22,9 +22,8 @@ from quarry_mq.store.consumequeue.dispatch import (
     is_queued,
     light_queues,
 )
-from quarry_mq.store.message import DispatchRequest
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
-from quarry_mq.store.pending.topics import PENDING_TOPICS
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.pending.rows import PENDING_TOPICS
 from quarry_mq.store.record import decode_properties, tags_code
 from quarry_mq.store.scan.columns import Flags, Integers, RecordBatch
 from quarry_mq.store.scan.tags import stored_properties

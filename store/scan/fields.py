@@ -2,14 +2,25 @@
 
 It applies the rules of `store.record.codec.decode_record` to arrays. A row that breaks a rule is only marked: the exact
 decoder judges it. So a rule may be broader here, never narrower.
+
+The plain scan decodes one record after the other: it is slow, and the reference for faster ones.
+
+The module defines the runs that a scan of the log finds: the seam between reading the log and updating derived
+data.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
+from quarry_mq.store.commitlog import CommitLogReader, SegmentList
+from quarry_mq.store.consumequeue.dispatch import OffsetAssignment, dispatch_request, is_queued
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset
+from quarry_mq.store.record import Blank, Corrupt, Decoded, EndOfData, StoredMessage, Torn
 from quarry_mq.store.record.codec import topic_text
 from quarry_mq.store.record.layout import (
     CRC_PROPERTY_SIZE,
@@ -27,6 +38,55 @@ from quarry_mq.store.record.layout import (
     TOPIC_LENGTH_V2,
 )
 from quarry_mq.store.scan.columns import Bytes, Flags, Integers, RecordColumns, distinct, pieces
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRecords:
+    """A run is whole records that follow each other in the log, every check passed; blanks between them are skipped.
+
+    One run begins where the one before ended. A run without records ends a segment, or is the last one.
+    """
+
+    end: PhysicalOffset
+    """The offset of the next record: after the last record or blank of the run."""
+    records: int
+    dispatched: int
+    """The number of records at or above the offset from which dispatch was asked for."""
+    requests: Sequence[DispatchRequest]
+    """The requests of those records that queues hold, in log order."""
+    last_stored_ms: int | None
+    """Store timestamp of the last record; None when the run has none."""
+    stopped_by: EndOfData | Torn | Corrupt | None = None
+    """The outcome that ended the log at `end`. The last run has it, unless a blank closes the last
+    segment of the log.
+    """
+
+
+class LogScan(Protocol):
+    """A log scan is one way of reading the log, as a generator function: it raises nothing before its first run is
+    read.
+    """
+
+    def __call__(
+        self,
+        segments: SegmentList,
+        start: PhysicalOffset,
+        *,
+        dispatch_from: PhysicalOffset,
+        assignment: OffsetAssignment,
+        from_device: bool,
+    ) -> Iterator[FoundRecords]:
+        """Yield the runs from `start`, the beginning of a record, in log order, up to what ends the log.
+
+        Records below `dispatch_from` are checked and counted, those at or above it also make requests (`>=`: it is the
+        exclusive end of what was dispatched). `numbering` may read the queues: the requests of a run are made when the
+        run is asked for, which is after those of the run before were stored.
+
+        With `from_device` bytes come from the device (`Disk.drop_cached`, `Disk.fetch`): a broker that died of a failed
+        flush left pages in the cache that are not on the device and count as clean. If they were trusted, they would be
+        reported as durable, and the next power cut would take them. Raises OSError for bytes that cannot be read.
+        """
+
 
 _HOLE: Final = bytes(SECTOR_SIZE)
 _HOST_BITS: Final = 3
@@ -202,3 +262,57 @@ def _has_crc_property(segment: Bytes, whole: Flags, end: Integers, properties_le
     alone = (properties_length == CRC_PROPERTY_SIZE) | (segment[start - 1] == ENTRY_END)
     present: Flags = possible & named & alone
     return present
+
+
+RUN_RECORDS: Final = 1024  # entries per write batch: enough to amortise it, few enough to stay in cache
+
+
+def scan_records(
+    segments: SegmentList,
+    start: PhysicalOffset,
+    *,
+    dispatch_from: PhysicalOffset,
+    assignment: OffsetAssignment,
+    from_device: bool,
+) -> Iterator[FoundRecords]:
+    """Scan as `LogScan` says."""
+    reader = CommitLogReader(segments)
+    log = _reread(segments, reader, start) if from_device else reader.scan(start)
+    requests: list[DispatchRequest] = []
+    end, records, dispatched, last_stored_ms = start, 0, 0, None
+    stopped_by = None
+    for found in log:
+        match found:
+            case StoredMessage():
+                end = PhysicalOffset(found.physical_offset + found.size)
+                records += 1
+                last_stored_ms = found.store_timestamp_ms
+                if found.physical_offset >= dispatch_from:
+                    dispatched += 1
+                    if is_queued(found.system_flag):
+                        requests.append(dispatch_request(found, assignment))
+            case Blank():
+                end = PhysicalOffset(found.physical_offset + found.size)
+            case _:
+                stopped_by = found
+        if records == RUN_RECORDS:
+            yield FoundRecords(end, records, dispatched, requests, last_stored_ms)
+            requests = []
+            records, dispatched, last_stored_ms = 0, 0, None
+    yield FoundRecords(end, records, dispatched, requests, last_stored_ms, stopped_by)
+
+
+def _reread(segments: SegmentList, reader: CommitLogReader, start: PhysicalOffset) -> Iterator[Decoded]:
+    """Yield the records from `start` as they are on the device."""
+    if start < segments.end_of_files:
+        _reload(segments, start)
+    for found in reader.scan(start):
+        yield found
+        if isinstance(found, Blank) and (following := found.physical_offset + found.size) < segments.end_of_files:
+            _reload(segments, PhysicalOffset(following))
+
+
+def _reload(segments: SegmentList, start: PhysicalOffset) -> None:
+    path = segments.path_of(start)
+    segments.disk.drop_cached(path)
+    segments.disk.fetch(path, start - segments.base_of(start), segments.segment_size)

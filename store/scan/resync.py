@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from quarry_mq.store.commitlog import CommitLogReader, SegmentList
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import Blank, StoredMessage
 from quarry_mq.store.record.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MINIMUM, SIZE
 

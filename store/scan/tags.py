@@ -10,7 +10,7 @@ import numpy as np
 
 from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES, TAGS
 from quarry_mq.store.record.layout import ENTRY_END, NAME_END
-from quarry_mq.store.record.tags import java_hash
+from quarry_mq.store.record.properties import java_hash
 from quarry_mq.store.scan.columns import Bytes, Flags, Integers, RecordBatch, RecordColumns, distinct, pieces
 
 _TAGS: Final = TAGS.encode()

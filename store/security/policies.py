@@ -11,10 +11,10 @@ from typing import Final
 
 from quarry_mq.kv import KeyValueEngine, WriteBatch
 from quarry_mq.store.errors import Invalid, RuleNotFound, UserNotFound
-from quarry_mq.store.metadata.row_json import Document, Fields, encode_document
-from quarry_mq.store.metadata.rows import NamedRows, Resolve, RowJournal
+from quarry_mq.store.metadata.rows import Document, Fields, NamedRows, Resolve, RowJournal, encode_document
 from quarry_mq.store.security.model import (
     RULES_MAX,
+    USERS_FAMILY,
     Action,
     Decision,
     Policy,
@@ -23,7 +23,6 @@ from quarry_mq.store.security.model import (
     Rule,
     SourceNetwork,
 )
-from quarry_mq.store.security.user_rows import USERS_FAMILY
 
 POLICIES_FAMILY: Final = "policies"
 

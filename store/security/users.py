@@ -12,11 +12,22 @@ from typing import Final
 from quarry_mq.kv import KeyValueEngine
 from quarry_mq.store.errors import AlreadyExists, Invalid, SecretsUnreadable, UserNotFound
 from quarry_mq.store.metadata.rows import NamedRows, Resolve, RowJournal
-from quarry_mq.store.security.model import CERTIFICATES_MAX, SECRET_TEXT, SECRETS_MAX, USER_NAME, Secret, User
+from quarry_mq.store.security.model import (
+    CERTIFICATES_MAX,
+    SECRET_TEXT,
+    SECRETS_MAX,
+    USER_NAME,
+    USERS_FAMILY,
+    SealedSecret,
+    SealedUser,
+    Secret,
+    User,
+    decode_user,
+    encode_user,
+)
 from quarry_mq.store.security.policies import PolicyTable
 from quarry_mq.store.security.sealer import KEY_SETTINGS, Sealer
 from quarry_mq.store.security.subjects import checked_subject
-from quarry_mq.store.security.user_rows import USERS_FAMILY, SealedSecret, SealedUser, decode_user, encode_user
 
 CACHED_USERS_MAX: Final = 8_192
 """The most cached users, a few kilobytes each."""

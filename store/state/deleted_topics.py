@@ -15,8 +15,8 @@ from struct import Struct
 from typing import Final
 
 from quarry_mq.kv import KeyRange, KeyValueEngine
-from quarry_mq.store.offsets import PhysicalOffset
-from quarry_mq.store.state.families import META
+from quarry_mq.store.message import PhysicalOffset
+from quarry_mq.store.state.identity import META
 
 _PREFIX: Final = b"deleted:"
 _ROWS: Final = KeyRange(_PREFIX, b"deleted;")

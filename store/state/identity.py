@@ -19,12 +19,43 @@
 | `hash_index`      | JSON                    | how far RocketMQ's index files are kept up (`store.index`) |
 | `tiered_index`    | JSON                    | how far the tiered index is kept up (`store.index`) |
 | `handle_key`      | 32 random bytes, i64    | proves what handles clients were given; from where in the log on |
-| `log_begins`      | pairs of i64            | when (ms), and where the log began then (`store.commitlog.log_begins`) |
+| `log_begins`      | pairs of i64            | when (ms), and where the log began then (`store.commitlog.segments`) |
 | `expired_files`   | i64                     | no queue file is left whose entries' records all lie below |
 | `expired_rocksdb` | i64                     | the RocksDB queues hold no entries of records below it |
 | `sparse_rocksdb`  | i64, i64                | entries gone since the tables were rewritten, and entries left then |
 
 Rows of a migration: `store.migration.rows`.
+
+The module writes down how many changes of `quarry/` are durable, and compares that when the database is opened.
+
+RocksDB treats a place in its write-ahead log that it cannot read as the torn end, and a missing log file as one that
+never was: one flipped bit, and topics, committed offsets and deliveries of hours are lost without a message. Every
+change has a number, so the number of the last one shows a loss.
+
+    quarry/DURABLE      decimal number of a change that survived, and a line feed
+
+The second database of a store, `<store>/quarry/`, holds metadata and delivery state and has a write-ahead log.
+
+It never holds the only copy of a message. It has one column family per table:
+
+| family     | owner                             | holds |
+|------------|-----------------------------------|-------|
+| `topics`   | store.metadata.topics             | topic name -> topic JSON |
+| `groups`   | store.metadata.groups             | group name -> group JSON |
+| `offsets`  | store.metadata.offsets            | group, topic, queue -> next queue offset |
+| `inflight` | server.delivery.state.inflight    | group, topic, queue, offset -> one delivery not yet acknowledged |
+| `meta`     | several, see below                | single rows and small tables that need no separate family |
+| `users`    | store.security.users              | user name -> user JSON, secrets sealed |
+| `policies` | store.security.policies           | user name -> JSON of its rules |
+| `shared`   | store.replication                 | versions of topics, groups, users and rules in a cluster |
+| `lite`     | store.metadata.lite | which clients subscribe to which lite topics |
+
+Rows of `meta` are written by store.state.identity (what this store is), store.state.jobs, store.state.deleted_topics,
+store.metadata.owners, store.migration.rows, store.verify.report, server.settings.live_settings and
+server.cluster.handover. Each has its own keys.
+
+A store that an older version made has no `users`, `policies`, `shared` or `lite`: they are added when it is opened for
+writing, and a reading open goes without them.
 """
 
 from __future__ import annotations
@@ -34,11 +65,49 @@ from secrets import token_bytes
 from struct import Struct
 from typing import Final, NamedTuple
 
+import structlog
+
 from quarry_mq.kv import KeyValueEngine, KvError, WriteBatch
-from quarry_mq.store.errors import NotAStore
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.kv.options import FamilyOptions
+from quarry_mq.kv.rocks import RocksEngine, list_families
+from quarry_mq.store.errors import NotAStore, StoreDamaged
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.message import PhysicalOffset, QueueOffset
 from quarry_mq.store.pending import PendingBefore
-from quarry_mq.store.state.families import META, open_state_engine
+
+TOPICS: Final = "topics"
+GROUPS: Final = "groups"
+OFFSETS: Final = "offsets"
+INFLIGHT: Final = "inflight"
+META: Final = "meta"
+USERS: Final = "users"
+POLICIES: Final = "policies"
+SHARED: Final = "shared"
+LITE: Final = "lite"
+FAMILIES: Final = (TOPICS, GROUPS, OFFSETS, INFLIGHT, META, USERS, POLICIES, SHARED, LITE)
+ADDED_FAMILIES: Final = frozenset({USERS, POLICIES, SHARED, LITE})
+"""The families that a store of an older version lacks."""
+
+
+log = structlog.get_logger(__name__)
+
+
+def open_state_engine(directory: Path, *, create: bool, read_only: bool = False) -> RocksEngine:
+    """Open `<store>/quarry/`. Raises kv.EngineMissing, kv.EngineLocked or kv.EngineCorrupt."""
+    missing = frozenset[str]() if create else frozenset(FAMILIES).difference(list_families(directory))
+    is_older = bool(missing) and missing <= ADDED_FAMILIES
+    names = [name for name in FAMILIES if name not in missing or not (is_older and read_only)]
+    engine = RocksEngine.open(
+        directory,
+        {name: FamilyOptions() for name in names},
+        create=create or (is_older and not read_only),
+        read_only=read_only,
+        write_ahead_log=True,
+    )
+    for unread in engine.unread_changes:
+        log.warning("the last changes of topics, groups and positions are lost", directory=str(directory), cause=unread)
+    return engine
+
 
 FORMAT: Final = b"1"
 HANDLE_KEY_SIZE: Final = 32
@@ -271,3 +340,40 @@ class StoreIdentity:
         batch = self._engine.batch()
         batch.put(self._family, key, value)
         self._engine.write(batch, sync=True)
+
+
+FILE_NAME: Final = "DURABLE"
+
+
+class DurableState:
+    """The object reads and writes the file `DURABLE` of one open database."""
+
+    def __init__(self, disk: Disk, directory: Path, engine: KeyValueEngine) -> None:
+        self._disk = disk
+        self._path = directory / FILE_NAME
+        self._engine = engine
+
+    @property
+    def changes(self) -> int:
+        """Return the number of the last change, which is durable once a later synchronous write has returned."""
+        return self._engine.sequence()
+
+    def check(self) -> None:
+        """Raise StoreDamaged when changes are missing."""
+        try:
+            text = self._disk.read(self._path)
+        except FileNotFoundError:
+            return
+        if not text.strip().isdigit():
+            raise StoreDamaged(self._path, "does not contain a number; remove the file to go on without the check")
+        durable, found = int(text), self.changes
+        if found < durable:
+            raise StoreDamaged(
+                self._path,
+                f"the database ends with change {found}, but {durable} were durable: its write-ahead log or manifest "
+                "is damaged; restore the directory, or remove this file to go on without these changes",
+            )
+
+    def save(self, changes: int) -> None:
+        """Write down that this many changes are durable. Raises OSError."""
+        self._disk.replace_atomically(self._path, b"%d\n" % changes)

@@ -12,8 +12,8 @@ from struct import Struct
 from typing import Final
 
 from quarry_mq.kv import KeyRange, KeyValueEngine
-from quarry_mq.store.offsets import QueueId, QueueOffset
-from quarry_mq.store.state.families import INFLIGHT
+from quarry_mq.store.message import QueueId, QueueOffset
+from quarry_mq.store.state.identity import INFLIGHT
 
 INDEX_BEGIN: Final = b"\xff\xff"
 """The prefix of the keys that are no rows but the index of `server.delivery.state.inflight`; no name is that long."""

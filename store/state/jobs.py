@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from quarry_mq.kv import KeyValueEngine, WriteBatch
 from quarry_mq.kv.keys import prefix_range
-from quarry_mq.store.state.families import META
+from quarry_mq.store.state.identity import META
 
 ENDED_KEPT: Final = 100
 FIRST_ERRORS_MAX: Final = 20

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from quarry_mq.kv import EngineCorrupt, KeyValueEngine
-from quarry_mq.protocol.clock import Clock
-from quarry_mq.protocol.progress import Progress, ReportProgress
+from quarry_mq.protocol.clock import Clock, Progress, ReportProgress
 from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.consumequeue import FileConsumeQueues, RocksConsumeQueues, entries_in_files
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY
@@ -31,13 +30,11 @@ from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.kind import DATABASE_MARKER, FoundStore, StoreKind, inspect_store
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase, parse_phase
-from quarry_mq.store.migration.agreement import AgreementReport
-from quarry_mq.store.migration.comparison import EntryComparison, Scope
+from quarry_mq.store.message import PhysicalOffset, QueueId
+from quarry_mq.store.migration.comparison import AgreementReport, EntryComparison, Scope
 from quarry_mq.store.migration.queue_copy import files_to_rocksdb, queues_left_out, rocksdb_to_files
-from quarry_mq.store.migration.removal import FileQueueRemoval, remove_database
-from quarry_mq.store.migration.rows import MigrationRows, MigrationStep, Removing
-from quarry_mq.store.offline.store import OfflineStore, open_log
-from quarry_mq.store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.migration.rows import FileQueueRemoval, MigrationRows, MigrationStep, Removing, remove_database
+from quarry_mq.store.offline import OfflineStore, open_log
 from quarry_mq.store.opening.open_store import open_store
 from quarry_mq.store.opening.parts import open_identity
 from quarry_mq.store.opening.repair import (

@@ -13,19 +13,17 @@ from pathlib import Path
 
 import numpy as np
 
-from quarry_mq.protocol.clock import Clock
-from quarry_mq.protocol.progress import Progress, ReportProgress
+from quarry_mq.protocol.clock import Clock, Progress, ReportProgress
 from quarry_mq.store.commitlog import CommitLogReader, SegmentList
 from quarry_mq.store.consumequeue import DoubleWriteConsumeQueues, EntryColumns, FileConsumeQueues, RocksConsumeQueues
-from quarry_mq.store.consumequeue.windows import EntryWindow
+from quarry_mq.store.consumequeue.search import EntryWindow
 from quarry_mq.store.engines import RocksStoreEngines, StoreEngines
 from quarry_mq.store.errors import StoreDamaged, StoreUnusable
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.queue_phase import QueuePhase
-from quarry_mq.store.migration.agreement import AgreementReport
-from quarry_mq.store.migration.comparison import begin_comparison
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.migration.comparison import AgreementReport, begin_comparison
 from quarry_mq.store.migration.queue_copy import windows_of
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.settings import StoreSettings

@@ -20,17 +20,14 @@ from quarry_mq.store.consumequeue.dispatch import is_queued
 from quarry_mq.store.errors import StoreDamaged, StoreUnusable
 from quarry_mq.store.index.facts import DAMAGED, IndexFile, IndexKind, checked, index_files, items_in
 from quarry_mq.store.index.indexes import NO_INDEXES, KeyIndexes
-from quarry_mq.store.index.items import Integers, KeyItems, items_of
-from quarry_mq.store.index.keys import key_hash, key_text, keys_of, tag_text
+from quarry_mq.store.index.keys import Integers, KeyItems, items_of, key_hash, key_text, keys_of, tag_text
 from quarry_mq.store.index.message_index import IndexState
 from quarry_mq.store.index.opening import HASH_ROW, TIERED_ROW
 from quarry_mq.store.layout.kind import StoreKind
-from quarry_mq.store.message import DispatchRequest
-from quarry_mq.store.offline.key_search import indexes_of
-from quarry_mq.store.offline.store import OfflineStore
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset
+from quarry_mq.store.offline import OfflineStore, indexes_of
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.state.families import META
+from quarry_mq.store.state.identity import META
 from quarry_mq.store.verify.log import walk
 from quarry_mq.store.verify.report import Check, Difference, Findings, Note
 from quarry_mq.store.verify.sums import PIECE_BYTES, Sums, piece_of

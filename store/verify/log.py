@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, EntryColumns
 from quarry_mq.store.consumequeue.dispatch import StoredAssignment, dispatch_request, is_queued
 from quarry_mq.store.errors import OffsetOutOfRange
-from quarry_mq.store.offline.store import OfflineStore
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.offline import OfflineStore
 from quarry_mq.store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
 from quarry_mq.store.scan import Ending, RecordBatch, ScannedRequests, next_readable, scan_log
 

@@ -16,12 +16,12 @@ from quarry_mq.protocol.names import is_light_queue, is_system_topic
 from quarry_mq.store.consumequeue import EntryColumns
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.metadata import ConsumerOffsetTable, TopicTable
-from quarry_mq.store.offline.store import OfflineStore, QueueReader
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.offline import OfflineStore, QueueReader
 from quarry_mq.store.rocketmq import RocketmqMetadata
 from quarry_mq.store.state.deleted_topics import DeletedTopics
-from quarry_mq.store.state.families import INFLIGHT
+from quarry_mq.store.state.identity import INFLIGHT
 from quarry_mq.store.state.in_flight_key import INDEX_BEGIN, ROWS, index_key, parse_key
 from quarry_mq.store.verify.report import Check, Difference, Findings, Note
 from quarry_mq.store.verify.sources import entry_at

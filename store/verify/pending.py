@@ -7,9 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from quarry_mq.protocol.progress import ReportProgress
-from quarry_mq.store.offline.store import OfflineStore
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.protocol.clock import ReportProgress
+from quarry_mq.store.message import PhysicalOffset
+from quarry_mq.store.offline import OfflineStore
 from quarry_mq.store.pending import PendingBefore, PendingMessages, open_pending_engine, reading
 from quarry_mq.store.recovery.recovery import bring_up_to
 from quarry_mq.store.verify.report import Check, Difference, Findings, Note

@@ -11,8 +11,8 @@ from typing import Final
 from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, EntryColumns
 from quarry_mq.store.consumequeue.files.layout import is_file_name
-from quarry_mq.store.offline.store import OfflineStore
-from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.offline import OfflineStore
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.scan import RecordBatch
 from quarry_mq.store.verify.log import entries_of, walk, whole_record_at

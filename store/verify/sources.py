@@ -26,8 +26,8 @@ from quarry_mq.store.consumequeue.rocks_layout import (
     parse_entry_key,
     topic_range,
 )
-from quarry_mq.store.offline.store import ENTRIES_PER_READ, QueueReader
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.offline import ENTRIES_PER_READ, QueueReader
 from quarry_mq.store.verify.report import Check, Difference, Findings
 
 _TOPIC_AT: Final = 6

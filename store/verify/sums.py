@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, EntryColumns
-from quarry_mq.store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.message import PhysicalOffset, QueueId
 
 PIECE_BYTES: Final = 16 << 20
 """Bytes of log in a piece. A terabyte has 65,536 pieces: 20 MiB of sums."""

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from quarry_mq.protocol.progress import Progress, ReportProgress
+from quarry_mq.protocol.clock import Progress, ReportProgress
 from quarry_mq.store.consumequeue.rocks_layout import (
     CHECKPOINT_KEY,
     CHECKPOINT_SIZE,
@@ -19,14 +19,13 @@ from quarry_mq.store.consumequeue.rocks_layout import (
 )
 from quarry_mq.store.index.indexes import KeyIndexes
 from quarry_mq.store.layout.kind import StoreKind
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.migration import MigrationRows, Removing
-from quarry_mq.store.offline.store import OfflineStore, QueueSource
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.offline import OfflineStore, QueueSource
 from quarry_mq.store.record import Blank, Corrupt, Torn
 from quarry_mq.store.rocketmq import read_metadata
 from quarry_mq.store.scan import RecordBatch
-from quarry_mq.store.state.families import META
-from quarry_mq.store.state.identity import StoreIdentity
+from quarry_mq.store.state.identity import META, StoreIdentity
 from quarry_mq.store.verify.index import IndexComparison, coverages, indexes_to_compare, tell_uncompared
 from quarry_mq.store.verify.log import after_damage, requests_in, scan
 from quarry_mq.store.verify.metadata import Metadata, MetadataComparison, QuarryMetadata, RocketmqRows, ends_of

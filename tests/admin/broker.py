@@ -8,18 +8,18 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.admin.administration import Administration, BrokerFacts
 from quarry_mq.server.admin_port.metadata.service import AdminService
-from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.maintenance.retention import ExpiryReport
-from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
+from quarry_mq.server.observability.error_reporter import ErrorReporter
+from quarry_mq.server.tasks import Pacing, TimeSlice
 from quarry_mq.store.backup import BackupPoint
 from quarry_mq.store.consumequeue.queue_summary import CountedQueue, QueueSummary
 from quarry_mq.store.consumequeue.search import TimeBoundary
 from quarry_mq.store.errors import Invalid
+from quarry_mq.store.message import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.metadata import GroupTable, Topic, TopicTable
-from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.retention import Unread
 from quarry_mq.store.settings import Durability
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.identity import FAMILIES
 from tests.delivery.broker import DeliveryBench
 
 FACTS = BrokerFacts(

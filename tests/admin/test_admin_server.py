@@ -21,15 +21,15 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from quarry_mq.server.admin_port import server as admin_port
 from quarry_mq.server.admin_port.calls.edge import STATUS_CODES, status_code
-from quarry_mq.server.admin_port.calls.slots import CallSlots
+from quarry_mq.server.admin_port.calls.guard import CallSlots
 from quarry_mq.server.admin_port.metadata.service import PERMISSIONS, SERVICE_NAME, TOPIC_TYPES
 from quarry_mq.server.admin_port.server import AdminServer
 from quarry_mq.server.maintenance.retention import Expiring, ExpiryReport
-from quarry_mq.server.rpc.limits import LimitsMet
+from quarry_mq.server.rpc.context import LimitsMet
 from quarry_mq.server.wire.status import INTERNAL_TEXT
 from quarry_mq.store import errors
+from quarry_mq.store.message import QueueId
 from quarry_mq.store.metadata import IllegalTopicName, Permission, Topic, TopicType
-from quarry_mq.store.offsets import QueueId
 from quarry_mq.store.retention import Cause, Unread
 from tests.admin.broker import FACTS, AdminBench
 from tests.delivery.broker import GROUP, TOPIC

@@ -14,10 +14,10 @@ import grpc.aio
 
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from quarry_mq.server.admin_port.calls.slots import CallSlots
+from quarry_mq.server.admin_port.calls.guard import CallSlots
 from quarry_mq.server.admin_port.server import AdminServer
 from quarry_mq.server.front import LiveTls
-from quarry_mq.server.rpc.limits import LimitsMet
+from quarry_mq.server.rpc.context import LimitsMet
 from tests.admin.broker import AdminBench
 from tests.admin.test_admin_server import run
 from tests.certificates import Tls, make_tls

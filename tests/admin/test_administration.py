@@ -9,8 +9,9 @@ import pytest
 
 from quarry_mq.server.admin.administration import GroupChange, QueueReset, TopicChange
 from quarry_mq.server.delivery.model import Place, ResetTarget, StoredSince
-from quarry_mq.server.tasks.time_slice import TimeSlice
+from quarry_mq.server.tasks import TimeSlice
 from quarry_mq.store.errors import AlreadyExists, Forbidden, GroupNotFound, Invalid, TopicNotFound
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import (
     ExponentialBackoff,
     Group,
@@ -20,7 +21,6 @@ from quarry_mq.store.metadata import (
     Topic,
     TopicType,
 )
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.admin.broker import AdminBench
 from tests.delivery.broker import GROUP, TOPIC
 

@@ -15,10 +15,10 @@ import structlog
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.protocol.proto.quarry.admin.v1 import security_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
-from quarry_mq.server.admin_port.calls.slots import CallSlots
+from quarry_mq.server.admin_port.calls.guard import CallSlots
 from quarry_mq.server.admin_port.metadata.security import SecurityService
 from quarry_mq.server.admin_port.server import AdminServer
-from quarry_mq.server.rpc.limits import LimitsMet
+from quarry_mq.server.rpc.context import LimitsMet
 from quarry_mq.store.security.model import SECRET_TEXT
 from tests.admin.broker import AdminBench
 from tests.users.tables import FIRST_KEY, SECRET, Tables, orders

@@ -16,13 +16,13 @@ from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from quarry_mq.server.admin_port.calls import reader as reading
+from quarry_mq.server.admin_port.calls.guard import CALLS_LIMIT, STRANGERS_LIMIT, CallSlots, Slot
 from quarry_mq.server.admin_port.calls.reader import RequestReader
-from quarry_mq.server.admin_port.calls.slots import CALLS_LIMIT, STRANGERS_LIMIT, CallSlots, Slot
 from quarry_mq.server.admin_port.cluster.client import PeerClient
 from quarry_mq.server.admin_port.cluster.service import EXCHANGE, ClusterService
 from quarry_mq.server.admin_port.server import AdminServer, MoreService
 from quarry_mq.server.errors import OverLimit
-from quarry_mq.server.rpc.limits import LimitsMet
+from quarry_mq.server.rpc.context import LimitsMet
 from tests.admin.broker import AdminBench
 from tests.admin.test_admin_server import refusal, run
 from tests.attack.wire import SHUT_GREETING, STREAM_OF

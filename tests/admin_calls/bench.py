@@ -26,7 +26,7 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as quarry_admin
 from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2, migration_pb2, verification_pb2
 from quarry_mq.protocol.signature import signed_admin_headers
-from quarry_mq.server.cluster.membership.member import Member
+from quarry_mq.server.cluster.membership import Member
 from quarry_mq.server.observability.logs import processors as levels
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.fs import PosixDisk
@@ -34,7 +34,7 @@ from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.opening.open_store import open_store
 from quarry_mq.store.security.model import UserKind
 from quarry_mq.store.security.sealer import new_key
-from quarry_mq.store.state.families import FAMILIES, META, SHARED
+from quarry_mq.store.state.identity import FAMILIES, META, SHARED
 from tests.conformance.broker import QUICK, RunningBroker, running_broker
 from tests.conformance.client import Client, consumer_settings, resource
 from tests.conformance.secured import SECRET, SECURED, add_user, client_of

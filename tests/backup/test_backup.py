@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from quarry_mq.store.backup import newest_backup, read_manifest, restore
-from quarry_mq.store.backup.folder import backup_name
-from quarry_mq.store.backup.plan import frozen_below
+from quarry_mq.store.backup.plan import backup_name, frozen_below
 from quarry_mq.store.errors import Busy, NotAStore, StoreDamaged
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from tests.backup.disk import FaultyCopyingDisk
 from tests.backup.test_crashes import DEST, NEW, SEGMENT, STORE, back_up, content, expected, plan, put, source
 from tests.faults.disk import FaultyFile

@@ -17,12 +17,11 @@ from quarry_mq.store.backup import (
     restore,
     write_backup,
 )
-from quarry_mq.store.backup.folder import is_finished
-from quarry_mq.store.backup.plan import frozen_below, plan_offline
+from quarry_mq.store.backup.plan import frozen_below, is_finished, plan_offline
 from quarry_mq.store.errors import NotAStore
 from quarry_mq.store.layout.kind import inspect_store
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from tests.backup.disk import FaultyCopyingDisk
 from tests.faults.disk import FaultyFile, PowerCut
 

@@ -18,7 +18,7 @@ from quarry_mq.store.backup.plan import BackupPoint, plan_live, plan_offline
 from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreUnusable
 from quarry_mq.store.fs import PosixCopyingDisk
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 
 SEGMENT = 4_096
 SECRET = b"not of the store"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from quarry_mq.protocol.clock import ManualClock, SystemClock
-from quarry_mq.server.admin.browsing.browser import Found, MessageBrowser, Selected, Wanted
-from quarry_mq.server.tasks.time_slice import TimeSlice
+from quarry_mq.server.admin.browsing import Found, MessageBrowser, Selected, Wanted
+from quarry_mq.server.tasks import TimeSlice
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode
 from quarry_mq.store.message import Appended, DispatchRequest, Message

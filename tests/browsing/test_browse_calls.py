@@ -15,10 +15,10 @@ import pytest
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.quarry.admin.v1 import browsing_pb2 as pb
 from quarry_mq.protocol.signature import signed_admin_headers
-from quarry_mq.server.admin.browsing import tails
+from quarry_mq.server.admin import browsing as tails
 from quarry_mq.server.admin_port.messages import browsing
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.metadata import TopicType
-from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record import StoredMessage, decode_record, encode_replacement
 from tests.browsing.served import Served, served
 from tests.conformance.broker import until

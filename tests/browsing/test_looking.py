@@ -18,7 +18,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import storage_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from quarry_mq.server.admin import pending, storage
 from quarry_mq.server.admin.storage import HOUR_MS, expires_at_ms
-from quarry_mq.server.lag import lite_backlog as backlog
+from quarry_mq.server.lag import consumer_lag as backlog
 from quarry_mq.store.metadata import Group, TopicType
 from quarry_mq.store.retention import ExpirySettings
 from tests.browsing.served import Served, served

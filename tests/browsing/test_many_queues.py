@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from quarry_mq.server.admin.browsing import browser
-from quarry_mq.server.admin.browsing.browser import Selected, Wanted
+from quarry_mq.server.admin import browsing
+from quarry_mq.server.admin.browsing import Selected, Wanted
 from quarry_mq.server.errors import TooMuchForOneCall
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.message import QueueId, QueueOffset
 from tests.browsing.bench import Bench, bench
 
 QUEUES = 2_000
@@ -69,12 +69,12 @@ def test_queues_that_end_before_a_time_are_not_opened(store: Bench, monkeypatch:
     reads = Reads(store, monkeypatch)
     found = store.page(Selected(topic), OLDEST._replace(begin_ms=store.clock.wall_ms()))
     assert [each.queue_number for each in found.messages] == [7, 8, 9]
-    assert len(reads.queues) < 2 * browser.ASKED
+    assert len(reads.queues) < 2 * browsing.ASKED
 
 
 def test_more_queues_than_can_be_searched_are_refused(store: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(browser, "SEARCHED_MAX", 100)
-    monkeypatch.setattr(browser, "ENTRIES_AT_ONCE", 1)  # one read does not tell
+    monkeypatch.setattr(browsing, "SEARCHED_MAX", 100)
+    monkeypatch.setattr(browsing, "ENTRIES_AT_ONCE", 1)  # one read does not tell
     first_ms = store.page(Selected("topic-0"), OLDEST).messages[0].store_timestamp_ms
     for wanted in (OLDEST._replace(begin_ms=first_ms + 1), NEWEST._replace(end_ms=first_ms)):
         with pytest.raises(TooMuchForOneCall, match="queue: more than 100 queues of topic topic-0 have messages"):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from quarry_mq.server.admin.browsing import browser
-from quarry_mq.server.admin.browsing.browser import EVERYTHING, MessageWish, Selected, Wanted
+from quarry_mq.server.admin import browsing
+from quarry_mq.server.admin.browsing import EVERYTHING, MessageWish, Selected, Wanted
 from quarry_mq.store.layout.queue_phase import QueueMode
 from quarry_mq.store.message import Appended
 from tests.browsing.bench import Bench, bench
@@ -177,9 +177,9 @@ class Reader:
 def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     with pytest.MonkeyPatch.context() as patch, bench(tmp_path_factory.mktemp("pages"), request.param) as made:
         # so that pages begin, end and go on within what is read at once
-        patch.setattr(browser, "ENTRIES_AT_ONCE", 3)
-        patch.setattr(browser, "ENDS_AT_ONCE", 2)
-        patch.setattr(browser, "ASKED", 2)
+        patch.setattr(browsing, "ENTRIES_AT_ONCE", 3)
+        patch.setattr(browsing, "ENDS_AT_ONCE", 2)
+        patch.setattr(browsing, "ASKED", 2)
         yield made
 
 

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.protocol.messages import bodies as compressed_bodies
 from quarry_mq.protocol.messages.system_flag import COMPRESSED, Compression
-from quarry_mq.server.admin.browsing import browser
-from quarry_mq.server.admin.browsing.browser import EVERYTHING, MessageWish, contains, pack_cursor, parse_cursor
-from quarry_mq.server.tasks.time_slice import TimeSlice
+from quarry_mq.server.admin import browsing
+from quarry_mq.server.admin.browsing import EVERYTHING, MessageWish, contains, pack_cursor, parse_cursor
+from quarry_mq.server.tasks import TimeSlice
 from quarry_mq.store.errors import Invalid
-from quarry_mq.store.message import Host, Message
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.message import Host, Message, PhysicalOffset, QueueOffset
 from quarry_mq.store.record import StoredMessage, decode_record, encode_record
 
 HOST = Host(bytes(4), 0)
@@ -42,7 +41,7 @@ def holds(message: StoredMessage, contained: bytes) -> bool:
 def test_bytes_are_found_wherever_parts_begin(body: bytes, contained: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(body)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(browser, "PART_SIZE", data.draw(st.integers(1, 20)))
+        patch.setattr(browsing, "PART_SIZE", data.draw(st.integers(1, 20)))
         for each in (body, body[:at] + contained + body[at:]):
             expected = contained in each
             assert holds(stored(each), contained) is expected

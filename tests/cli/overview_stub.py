@@ -26,7 +26,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import (
     OverviewServiceServicer,
     add_OverviewServiceServicer_to_server,
 )
-from quarry_mq.server.counters.stages import ReceiveStages, SendStages
+from quarry_mq.server.counters import ReceiveStages, SendStages
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

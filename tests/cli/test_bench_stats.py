@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarry_mq.cli.online.bench.latencies import LARGEST_US, Latencies
 from quarry_mq.cli.online.bench.schedule import Schedule
-from quarry_mq.cli.online.bench.stats import Plan, Stats
+from quarry_mq.cli.online.bench.stats import LARGEST_US, Latencies, Plan, Stats
 from quarry_mq.protocol.clock import ManualClock
 
 

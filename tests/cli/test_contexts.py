@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from quarry_mq.cli.context_file import FILE_VARIABLE, NAME_VARIABLE, Context, ContextInvalid, read_context
 from quarry_mq.cli.main import app
-from quarry_mq.cli.online.connection.channel import open_channel
+from quarry_mq.cli.online.connection.administration import open_channel
 from quarry_mq.client.channel import call_metadata
 from quarry_mq.client.endpoint import Endpoint
 from quarry_mq.protocol.clock import ManualClock

@@ -118,7 +118,7 @@ def test_queries_of_a_store_whose_index_cannot_be_trusted_read_the_log(root: Pat
 def test_only_what_the_index_does_not_tell_is_read_from_the_log(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in (root / "index").iterdir():
         path.unlink()
-    monkeypatch.setattr("quarry_mq.store.offline.key_search.scan_log", lambda *_, **__: iter(()))
+    monkeypatch.setattr("quarry_mq.store.offline.scan_log", lambda *_, **__: iter(()))
     assert found(root, "all") == newest_first(COUNT)
 
 

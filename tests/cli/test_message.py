@@ -14,7 +14,7 @@ import pytest
 from typer.testing import Result
 
 from quarry_mq.cli.online.messages import message_query
-from quarry_mq.cli.online.messages.found_messages import body_fields
+from quarry_mq.cli.online.messages.message_query import body_fields
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.protocol.messages import bodies as compressed_bodies
 from quarry_mq.protocol.messages.bodies import body_text, uncompressed

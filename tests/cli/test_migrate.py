@@ -8,7 +8,7 @@ from pathlib import Path
 from quarry_mq.store.consumequeue import open_consume_queue_engine
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, entry_key
 from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.message import QueueId, QueueOffset
 from tests.cli.offline_runner import lines, refusal, run
 from tests.store.test_queue_modes import opened, send
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quarry_mq.cli.online.messages.consume import message_fields
-from quarry_mq.cli.terminal.times import moment, time_text
+from quarry_mq.cli.terminal.text import moment, time_text
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.protocol.names import SCHEDULE_TOPIC
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
@@ -19,7 +19,7 @@ from quarry_mq.server.admin.storage import expires_at_ms
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.opening.open_store import open_store
-from quarry_mq.store.record.tags import tags_code
+from quarry_mq.store.record.properties import tags_code
 from quarry_mq.store.retention import ExpirySettings
 from quarry_mq.store.settings import StoreSettings
 from tests.cli.online_runner import Quarry, broker_over

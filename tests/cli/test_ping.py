@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from quarry_mq.cli.context_file import FILE_VARIABLE
-from quarry_mq.cli.online.ping.tries import paced, stats_of
+from quarry_mq.cli.online.ping.trips import paced, stats_of
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub

@@ -10,7 +10,7 @@ import pytest
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, entry_key
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.kind import inspect_store
-from quarry_mq.store.offsets import QueueOffset
+from quarry_mq.store.message import QueueOffset
 from tests.cli.spark_runner import SPARK, quarry
 from tests.conftest import GoldenStore
 from tests.verify.stores import ORDERS, delete, fill, queue_rows, verified

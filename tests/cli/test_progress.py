@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from quarry_mq.cli.terminal.progress_bar import progress_bar
-from quarry_mq.protocol.progress import Progress
+from quarry_mq.protocol.clock import Progress
 
 
 def test_the_bar_names_each_phase() -> None:

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarry_mq.cli.terminal.sparkline import BLOCKS, HOUR_MS, cells, levels, sparkline
+from quarry_mq.cli.terminal.text import BLOCKS, HOUR_MS, cells, levels, sparkline
 
 
 @given(

@@ -15,12 +15,10 @@ from typer.testing import CliRunner, Result
 
 from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.main import app
-from quarry_mq.cli.online.top.known import CALLS, Known, look
-from quarry_mq.cli.online.top.poller import Follower
+from quarry_mq.cli.online.top.poller import CALLS, Follower, Known, look
 from quarry_mq.cli.online.top.readings import CallFailed, Failure, Reading, Wish, overview_of
-from quarry_mq.cli.online.top.screen.lines import Canvas
 from quarry_mq.cli.online.top.screen.pages import head
-from quarry_mq.cli.online.top.screen.tables import topic_details
+from quarry_mq.cli.online.top.screen.tables import Canvas, topic_details
 from quarry_mq.cli.online.top.snapshot import object_of, plain_text
 from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb

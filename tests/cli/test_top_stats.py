@@ -10,26 +10,24 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from quarry_mq.cli.online.top.screen.lines import (
+from quarry_mq.cli.online.top.screen.tables import (
     LABEL_WIDTH,
     Canvas,
     Column,
+    bar,
+    bytes_text,
+    count_text,
     fitted,
     fitting,
     flow,
     item,
-    side_by_side,
-    styled,
-    table,
-)
-from quarry_mq.cli.online.top.screen.texts import (
-    bar,
-    bytes_text,
-    count_text,
     latency_text,
     percent_text,
     rate_text,
+    side_by_side,
     span_text,
+    styled,
+    table,
 )
 from quarry_mq.cli.online.top.stats import Histogram, between, busy_share, left_s, quantile_s, stage_stats
 

@@ -9,7 +9,7 @@ from shutil import rmtree
 from quarry_mq.store.consumequeue.rocks_layout import CHECKPOINT_KEY, ENTRIES_FAMILY, I64, OFFSET_FAMILY, entry_key
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.offsets import QueueOffset
+from quarry_mq.store.message import QueueOffset
 from tests.cli.offline_runner import lines, refusal, run
 from tests.verify.stores import ORDERS, delete, fill, put, queue_rows
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.server.cluster.membership.member import MemberState
-from quarry_mq.server.cluster.membership.views import View, slot_of
+from quarry_mq.server.cluster.membership import MemberState, View, slot_of
 from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.security.sealer import new_key
 from tests.conformance.broker import RunningBroker, running_broker, until

@@ -15,11 +15,11 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.protocol.proto.quarry.cluster.v1 import cluster_pb2 as pb
 from quarry_mq.server.admin_port.cluster.service import from_horizons, from_position, from_row
-from quarry_mq.server.cluster.membership.member import Member
+from quarry_mq.server.cluster.membership import Member
 from quarry_mq.store.metadata import Group
 from quarry_mq.store.replication import Position, SharedKind
 from quarry_mq.store.security.model import Action, Decision, Resource, Rule, Secret, User
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.identity import FAMILIES
 from tests.replication.members import SECRET, gathered
 from tests.replication.members import Member as Store
 from tests.replication.members import member as store_of

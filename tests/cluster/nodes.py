@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from quarry_mq.protocol.clock import SystemClock
-from quarry_mq.server.cluster.membership.member import Member
-from quarry_mq.server.cluster.membership.members import Members
-from quarry_mq.server.cluster.replication.exchange import Exchange, Page, Peer
+from quarry_mq.server.cluster.membership import Member, Members
+from quarry_mq.server.cluster.replication import Exchange, Page, Peer
 from quarry_mq.server.errors import MemberUnreachable
 from quarry_mq.store.replication import Applied, Position
 from tests.replication import members as stores
@@ -78,7 +77,7 @@ class Node:
 
 
 class _Wire:
-    """Implements server.cluster.replication.exchange.Peer."""
+    """Implements server.cluster.replication.Peer."""
 
     def __init__(self, network: Network, caller: Node, address: str) -> None:
         self._network = network

@@ -11,8 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from quarry_mq.kv import EngineFull
-from quarry_mq.server.cluster.membership.member import MemberState
-from quarry_mq.server.cluster.replication.exchange import Exchange, Peer
+from quarry_mq.server.cluster.membership import MemberState
+from quarry_mq.server.cluster.replication import Exchange, Peer
 from quarry_mq.server.errors import MemberUnreachable, NoSuchMember
 from quarry_mq.store.errors import Forbidden
 from quarry_mq.store.replication import SharedKind
@@ -86,7 +86,7 @@ def test_news_are_told_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
 def test_among_many_each_asks_each_other_one_less_often_and_all_stay_reachable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("quarry_mq.server.cluster.replication.exchange.ASKED_PER_INTERVAL", 1)
+    monkeypatch.setattr("quarry_mq.server.cluster.replication.ASKED_PER_INTERVAL", 1)
 
     async def test() -> None:
         network, nodes = started(8)

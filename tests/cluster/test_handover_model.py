@@ -15,9 +15,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from quarry_mq.server.cluster.handover.rules import Fence, Handover, HandoverState
-from quarry_mq.server.cluster.membership.member import MemberState
-from quarry_mq.server.cluster.membership.views import View
+from quarry_mq.server.cluster.handover import Fence, Handover, HandoverState
+from quarry_mq.server.cluster.membership import MemberState, View
 
 NAMES = ("a", "b", "c")
 GROUPS = ("g0", "g1", "g2", "g3")

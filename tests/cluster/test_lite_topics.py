@@ -6,11 +6,10 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server.cluster.membership.member import MemberState
+from quarry_mq.server.cluster.membership import MemberState
+from quarry_mq.store.message import QueueId
 from quarry_mq.store.metadata import Group, TopicType
-from quarry_mq.store.metadata.lite import light_queue_name
-from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
-from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.metadata.lite import LiteSubscriptionTable, light_queue_name
 from tests.cluster.brokers import BrokerCluster, groups_of, soon
 from tests.cluster.conftest import WithCluster
 from tests.conformance.broker import PATIENCE_S, RunningBroker, until

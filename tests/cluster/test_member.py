@@ -7,7 +7,7 @@ import json
 import pytest
 
 from quarry_mq.server.addresses import Address
-from quarry_mq.server.cluster.membership.member import TEXT_MAX, Member, MemberState
+from quarry_mq.server.cluster.membership import TEXT_MAX, Member, MemberState
 from quarry_mq.store.errors import Invalid, StoreDamaged
 
 MEMBER = Member(

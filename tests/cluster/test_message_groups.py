@@ -12,10 +12,9 @@ from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.protocol.messages.property_names import RESENT_ID
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.cluster.membership.member import MemberState
-from quarry_mq.server.cluster.membership.members import Members
+from quarry_mq.server.cluster.membership import Members, MemberState
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import TopicType
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.cluster.brokers import CONSUMERS, TOPIC, BrokerCluster, groups_of, soon
 from tests.cluster.conftest import WithCluster
 from tests.conformance.broker import RunningBroker, until

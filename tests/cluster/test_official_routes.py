@@ -8,9 +8,9 @@ from typing import Any
 
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.server.admin_port.official.edge import Names
-from quarry_mq.server.admin_port.official.topics import TopicCalls
-from quarry_mq.server.cluster.membership.member import MemberState
-from quarry_mq.server.tasks.time_slice import Pacing
+from quarry_mq.server.admin_port.official.service import TopicCalls
+from quarry_mq.server.cluster.membership import MemberState
+from quarry_mq.server.tasks import Pacing
 from quarry_mq.store.metadata import Topic, TopicType
 from tests.admin.broker import FACTS, AdminBench
 from tests.cluster.test_routes import UNREACHABLE_S, Seen

@@ -11,9 +11,8 @@ import pytest
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
-from quarry_mq.server.admin.stats.overview import OverviewsOfMembers
-from quarry_mq.server.cluster.membership.member import Member
-from quarry_mq.server.cluster.membership.members import Members
+from quarry_mq.server.admin.stats import OverviewsOfMembers
+from quarry_mq.server.cluster.membership import Member, Members
 from quarry_mq.server.errors import MemberUnreachable
 from tests.cluster.brokers import BrokerCluster
 from tests.cluster.conftest import WithCluster

@@ -8,10 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from quarry_mq.protocol.clock import DAY_MS
-from quarry_mq.server.cluster.replication import deletions as tombstones
-from quarry_mq.server.cluster.replication.deletions import TombstoneDeletion
-from quarry_mq.server.cluster.replication.exchange import Page
-from quarry_mq.server.cluster.replication.rejoin import Rejoining
+from quarry_mq.server.cluster import replication as tombstones
+from quarry_mq.server.cluster.replication import Page, Rejoining, TombstoneDeletion
 from quarry_mq.server.errors import NoSuchMember
 from quarry_mq.store.errors import Forbidden
 from quarry_mq.store.replication import SharedKind

@@ -15,8 +15,17 @@ from quarry_mq.protocol.proto.quarry.cluster.v1 import cluster_pb2 as pb
 from quarry_mq.server.admin_port.cluster.client import PeerClient
 from quarry_mq.server.admin_port.cluster.service import CHANGE_LITE, FORWARD, NUDGE, SERVICE
 from quarry_mq.server.cluster.peers import ForwardedSend, LiteChange
-from quarry_mq.server.cluster.replays import CALLERS_MAX, KEPT_S, NUMBERS_KEPT, UNNUMBERED_MAX, Number, Numbers, Replays
-from quarry_mq.server.cluster.signing import ClusterKeys, Headers
+from quarry_mq.server.cluster.signing import (
+    CALLERS_MAX,
+    KEPT_S,
+    NUMBERS_KEPT,
+    UNNUMBERED_MAX,
+    ClusterKeys,
+    Headers,
+    Number,
+    Numbers,
+    Replays,
+)
 from quarry_mq.server.errors import MemberUnreachable, NotAMember
 from tests.cluster import test_service
 from tests.cluster.nodes import Node

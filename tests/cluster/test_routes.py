@@ -5,8 +5,7 @@ from __future__ import annotations
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.cluster.membership.member import Member, MemberState
-from quarry_mq.server.cluster.membership.members import Members
+from quarry_mq.server.cluster.membership import Member, Members, MemberState
 from quarry_mq.store.metadata import TopicType
 from tests.replication.members import member
 from tests.rpc.broker import Broker, resource

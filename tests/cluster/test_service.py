@@ -16,13 +16,13 @@ from quarry_mq.protocol.clock import ManualClock, SystemClock
 from quarry_mq.protocol.proto.quarry.cluster.v1 import cluster_pb2 as pb
 from quarry_mq.server.admin_port.cluster.client import PeerClient
 from quarry_mq.server.admin_port.cluster.service import EXCHANGE, ClusterService, GroupCalls
-from quarry_mq.server.cluster.handover.barriers import Consumed, Pair
+from quarry_mq.server.cluster.handover import Consumed, Pair
 from quarry_mq.server.cluster.peers import Confirmation, ForwardedSend, LiteChange
 from quarry_mq.server.cluster.reading_order import GroupLeft
 from quarry_mq.server.cluster.signing import SIGNATURE, ClusterKeys
-from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.errors import MemberUnreachable, NotAMember
 from quarry_mq.server.front.grpcio import bind
+from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.server.process.certificates import PeerTls
 from quarry_mq.store.errors import Invalid
 from tests.certificates import Tls, make_tls

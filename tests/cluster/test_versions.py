@@ -9,7 +9,7 @@ import pytest
 
 from quarry_mq.protocol.proto.quarry.cluster.v1 import cluster_pb2 as pb
 from quarry_mq.server.admin_port.cluster.service import from_row, to_horizons, to_position, to_row
-from quarry_mq.server.cluster.replication.exchange import Page
+from quarry_mq.server.cluster.replication import Page
 from quarry_mq.store.metadata.topics import encode_topic
 from quarry_mq.store.replication import Applied, RowRefused, SharedKind, SharedRow
 from tests.cluster.golden import GOLDEN, NAME, PRESENT, example, loaded, response_of

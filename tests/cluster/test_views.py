@@ -6,9 +6,7 @@ from collections import Counter
 
 import pytest
 
-from quarry_mq.server.cluster.membership.member import MemberState
-from quarry_mq.server.cluster.membership.siphash import siphash
-from quarry_mq.server.cluster.membership.views import SLOTS, View, slot_of
+from quarry_mq.server.cluster.membership import SLOTS, MemberState, View, siphash, slot_of
 
 
 def view(*names: str, draining: tuple[str, ...] = ()) -> View:

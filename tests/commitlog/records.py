@@ -8,8 +8,7 @@ from typing import Any
 
 from quarry_mq.store.commitlog import CommitLogReader, CommitLogWriter, SegmentList
 from quarry_mq.store.fs.protocol import Disk
-from quarry_mq.store.message import Host, Message
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.message import Host, Message, PhysicalOffset, QueueOffset
 from quarry_mq.store.record import StoredMessage, encode_record, record_size
 
 LOG = Path("/store/commitlog")

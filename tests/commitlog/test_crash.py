@@ -10,7 +10,7 @@ import random
 import pytest
 
 from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogWriter, SegmentList, cut
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from tests.commitlog.records import SMALLEST, append, log_end, open_log, records_in
 from tests.faults.disk import FaultyDisk, PowerCut
 

@@ -7,7 +7,7 @@ import pytest
 from quarry_mq.store.commitlog import CommitLogReader, CommitLogWriter, SegmentList, cut
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.layout.paths import cut_directory
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import EndOfData, StoredMessage
 from tests.commitlog.records import LOG, append, log_end, open_log, records_in
 from tests.faults.disk import FaultyDisk, PowerCut

@@ -12,7 +12,7 @@ import pytest
 from quarry_mq.store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
 from quarry_mq.store.errors import StorePoisoned
 from quarry_mq.store.fs.posix import PosixDisk
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import StoredMessage
 from tests.commitlog.records import append, log_end, open_log, records_in
 from tests.faults.disk import FaultyDisk

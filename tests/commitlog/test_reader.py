@@ -9,7 +9,7 @@ import pytest
 from quarry_mq.store.commitlog import CommitLogReader, CommitLogWriter, SegmentList
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.fs.posix import PosixDisk
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
 from tests import golden
 from tests.commitlog.records import append, open_log, record

@@ -14,7 +14,7 @@ from quarry_mq.store.errors import NotAStore, OffsetOutOfRange, StoreDamaged
 from quarry_mq.store.fs.posix import PosixDisk
 from quarry_mq.store.fs.protocol import SegmentFile
 from quarry_mq.store.layout.paths import segment_name
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from tests.commitlog.records import LOG, SameThread, append, open_log, records_in
 from tests.faults.disk import FaultyDisk, FaultyFile, PowerCut
 

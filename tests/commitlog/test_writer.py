@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quarry_mq.store.commitlog import CommitLogReader, CommitLogWriter
 from quarry_mq.store.errors import MessageTooLarge, OffsetOutOfRange, StoreDamaged, StorePoisoned
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import Blank, EndOfData, StoredMessage
 from tests.commitlog.records import LOG, SMALLEST, append, log_end, open_log, record, records_in
 from tests.faults.disk import FaultyDisk

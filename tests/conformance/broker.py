@@ -21,8 +21,7 @@ from quarry_mq.server.process.certificates import Certificates, TlsPorts
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.rpc.messaging import Messaging
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.server.tasks.supervision import Supervisor
-from quarry_mq.server.tasks.worker import LoopThreads
+from quarry_mq.server.tasks import LoopThreads, Supervisor
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.metadata import Group, Topic, TopicType
 from quarry_mq.store.metadata.groups import ATTEMPTS_DEFAULT

@@ -11,8 +11,8 @@ import grpc.aio
 
 from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata.lite import light_queue_name
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import PATIENCE_S, RunningBroker
 
 OPEN = {"waiting", "running"}

@@ -11,8 +11,8 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.delivery.handles import HandleKey, ReceiptHandle
 from quarry_mq.server.pending.delays import RecallHandle
 from quarry_mq.server.pending.transactions import encode_transaction_id
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.metadata import TopicType
-from quarry_mq.store.offsets import PhysicalOffset
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import message, resource
 from tests.conformance.conftest import WithBroker, both_ways

@@ -19,7 +19,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewS
 from quarry_mq.server.append.copies import copy_of
 from quarry_mq.store.message import Message
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.state.families import INFLIGHT
+from quarry_mq.store.state.identity import INFLIGHT
 from quarry_mq.store.state.in_flight_key import ROWS
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import Client, message

@@ -11,9 +11,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from quarry_mq.protocol.clock import BelievedClock
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import TopicType
-from quarry_mq.store.offsets import QueueId, QueueOffset
-from quarry_mq.store.pending.topics import TIMER_TOPIC
+from quarry_mq.store.pending.rows import TIMER_TOPIC
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, message, resource
 from tests.conformance.conftest import WithBroker

@@ -27,7 +27,7 @@ from quarry_mq.server.cluster.signing import ClusterKeys
 from quarry_mq.server.rpc.access import NEEDS, needs_of
 from quarry_mq.server.rpc.messaging import METHOD_NAMES
 from quarry_mq.server.security.authorization import Need
-from quarry_mq.server.security.terms import Access
+from quarry_mq.server.security.credentials import Access
 from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.security.model import Action, Decision, Resource, ResourceKind, UserKind
 from quarry_mq.store.security.sealer import new_key

@@ -10,9 +10,8 @@ import pytest
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.quarry.admin.v1 import verification_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
-from quarry_mq.store.message import Host, Message
+from quarry_mq.store.message import Host, Message, QueueId
 from quarry_mq.store.metadata import TopicType
-from quarry_mq.store.offsets import QueueId
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker, both_ways

@@ -21,8 +21,8 @@ from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import JobServiceStu
 from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 from quarry_mq.protocol.proto.quarry.admin.v1.storage_pb2_grpc import StorageServiceStub
 from quarry_mq.protocol.signature import signed_admin_headers
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.metadata import TopicType
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage, decode_record, offset_message_id
 from quarry_mq.store.security.model import Decision, UserKind
 from tests.conformance.broker import RunningBroker, until

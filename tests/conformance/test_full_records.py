@@ -11,10 +11,9 @@ from quarry_mq.protocol.messages.property_names import UNIQUE_KEY
 from quarry_mq.protocol.names import DEAD_LETTER_PREFIX
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.quarry.admin.v1 import dead_letters_pb2 as pb
-from quarry_mq.server.admin_port.messages.resend import MessageResender
-from quarry_mq.store.message import Host, Message, MessageCopy
+from quarry_mq.server.admin_port.messages.dead_letters import MessageResender
+from quarry_mq.store.message import Host, Message, MessageCopy, QueueId, QueueOffset
 from quarry_mq.store.metadata import Topic, TopicType
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage, encode_properties
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client

@@ -20,12 +20,12 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from quarry_mq.protocol.proto.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 from quarry_mq.protocol.proto.quarry.admin.v1.verification_pb2_grpc import VerificationServiceStub
+from quarry_mq.server import tasks
 from quarry_mq.server.admin import administration as administration_module
 from quarry_mq.server.admin import dead_letter_box as box_module
-from quarry_mq.server.jobs.jobs import Running
-from quarry_mq.server.tasks import time_slice
+from quarry_mq.server.jobs import Running
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import Topic, TopicType
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker, run, running_broker
 from tests.conformance.client import Client, message
 from tests.conformance.conftest import WithBroker
@@ -56,7 +56,7 @@ async def command(broker: RunningBroker, *arguments: str) -> tuple[int, list[dic
 
 def slow_down(patch: pytest.MonkeyPatch) -> None:
     """Long pauses between steps, so that a test can be in the middle of a job."""
-    patch.setattr(time_slice, "PAUSES_PER_SLICE", 50)
+    patch.setattr(tasks, "PAUSES_PER_SLICE", 50)
 
 
 # -- resets
@@ -157,7 +157,7 @@ def test_after_a_restart_a_reset_goes_on_and_a_cancelled_one_does_not(
             waiting = await jobs.BeginJob(reset_to_latest("billing", PARENT, queue=0))
             assert (await jobs.GetJob(pb.GetJobRequest(id=waiting.id))).state == "waiting"
             await until(jobs, begun, lambda job: job.done > 4)
-        monkeypatch.setattr(time_slice, "PAUSES_PER_SLICE", 3)
+        monkeypatch.setattr(tasks, "PAUSES_PER_SLICE", 3)
         async with running_broker(tmp_path, monkeypatch) as broker, job_service(broker) as jobs:
             ended = await until(jobs, waiting, lambda job: job.state not in OPEN)
             assert ended.state == "done"

@@ -20,10 +20,10 @@ import pytest
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.delivery.model import Place
-from quarry_mq.server.tasks.time_slice import TimeSlice
+from quarry_mq.server.tasks import TimeSlice
 from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.message import QueueId
 from quarry_mq.store.metadata import TopicType
-from quarry_mq.store.offsets import QueueId
 from tests.conformance.broker import RunningBroker, run, running_broker
 from tests.conformance.client import Client, consumer_settings, message, resource
 from tests.conformance.official import official

@@ -8,7 +8,7 @@ import pytest
 
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.store.metadata import Group, TopicType
-from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
+from quarry_mq.store.metadata.lite import LiteSubscriptionTable
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, consumer_settings, read_all
 from tests.conformance.conftest import WithBroker

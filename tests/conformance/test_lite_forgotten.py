@@ -8,8 +8,7 @@ import pytest
 
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.lite.subscriptions import Asking, Start
-from quarry_mq.store.metadata.lite import LiteGroup
-from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
+from quarry_mq.store.metadata.lite import LiteGroup, LiteSubscriptionTable
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import resource
 from tests.conformance.conftest import WithBroker

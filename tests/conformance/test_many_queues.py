@@ -24,7 +24,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as admin
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, I64
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker, running_broker
 from tests.conformance.client import Client, message
 

@@ -16,9 +16,8 @@ from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryService
 from quarry_mq.protocol.signature import signed_admin_headers
 from quarry_mq.server.admin_port.messages import queries
 from quarry_mq.server.wire.messages import host_from_text
-from quarry_mq.store.message import Host, Message
+from quarry_mq.store.message import Host, Message, PhysicalOffset, QueueOffset
 from quarry_mq.store.metadata import TopicType
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 from quarry_mq.store.record import StoredMessage, decode_record, encode_record, offset_message_id
 from quarry_mq.store.record.layout import HEAD_SIZE
 from quarry_mq.store.record.replacement import encode_replacement

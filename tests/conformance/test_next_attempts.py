@@ -21,8 +21,8 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1 import browsing_pb2, dead_letters_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 from quarry_mq.protocol.signature import signed_messaging_headers
+from quarry_mq.store.message import QueueOffset
 from quarry_mq.store.metadata import TopicType
-from quarry_mq.store.offsets import QueueOffset
 from quarry_mq.store.security.model import UserKind
 from tests.conformance.broker import PATIENCE_S, RunningBroker
 from tests.conformance.client import Client, consumer_settings, message, resource

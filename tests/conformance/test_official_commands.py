@@ -10,7 +10,7 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.signature import signed_admin_headers
-from quarry_mq.server.admin_port.official import commands as commands_module
+from quarry_mq.server.admin_port.official import service as commands_module
 from quarry_mq.server.rpc import sessions
 from quarry_mq.store.security.model import Resource, UserKind
 from tests.conformance.broker import RunningBroker

@@ -22,14 +22,12 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
 from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
-from quarry_mq.server.admin.pages import pages as pages_module
-from quarry_mq.server.admin.pages import topics as topics_module
-from quarry_mq.server.admin.stats import history as history_module
-from quarry_mq.server.admin.stats.history import make_recording
-from quarry_mq.server.admin.stats.overview import concerns
+from quarry_mq.server.admin import pages as pages_module
+from quarry_mq.server.admin import stats as history_module
+from quarry_mq.server.admin.stats import concerns, make_recording
 from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import Topic, TopicType
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import PATIENCE_S, RunningBroker, running_broker
 from tests.conformance.client import Client, consumer_settings, message, producer_settings
 from tests.conformance.test_order import dead_letter
@@ -288,7 +286,8 @@ def test_the_busiest_and_those_with_the_largest_lag_come_first(bench: Bench) -> 
 
 
 def test_what_a_page_does_not_get_to_is_not_known(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topics_module, "Budget", lambda left=3: pages_module.Budget(min(left, 3)))
+    budget = pages_module.Budget
+    monkeypatch.setattr(pages_module, "Budget", lambda left=3: budget(min(left, 3)))
     (found,) = bench.topics(contains="orders").topics
     assert not any(found.HasField(each) for each in ("messages", "estimated_bytes", "last_stored_at_ms"))
     audit, billing = found.groups

@@ -17,7 +17,7 @@ from quarry_mq.cli.main import app
 from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 from quarry_mq.store.index import IndexState
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import StoredMessage, decode_record
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, message

@@ -14,9 +14,8 @@ from quarry_mq.kv import KvError
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.store import message_store
-from quarry_mq.store.message import Appended, EncodedMessage, Message
+from quarry_mq.store.message import Appended, EncodedMessage, Message, QueueId, QueueOffset
 from quarry_mq.store.metadata import Permission, Topic, TopicType
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.record import encode_record
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import message

@@ -11,9 +11,9 @@ from prometheus_client import generate_latest
 
 from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server.counters.traffic import OTHER
+from quarry_mq.server.counters import OTHER
+from quarry_mq.store.message import QueueId
 from quarry_mq.store.metadata import TopicType
-from quarry_mq.store.offsets import QueueId
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, consumer_settings, message, producer_settings
 from tests.conformance.conftest import WithBroker

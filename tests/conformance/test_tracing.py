@@ -149,7 +149,7 @@ def test_a_collector_that_is_not_there_costs_spans_and_nothing_else(with_broker:
 
 def test_without_the_setting_nothing_is_imported() -> None:
     code = (
-        "import sys, quarry_mq.server.main, quarry_mq.server.rpc.traced; "
+        "import sys, quarry_mq.server.main, quarry_mq.server.rpc.messaging; "
         "print(any(m.startswith('opentelemetry') for m in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

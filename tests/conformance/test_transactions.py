@@ -9,8 +9,8 @@ from google.protobuf.duration_pb2 import Duration
 
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import TopicType
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, message, producer_settings, resource
 from tests.conformance.conftest import WithBroker

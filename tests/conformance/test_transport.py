@@ -14,8 +14,7 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as defini
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from quarry_mq.store.message import host_text
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.message import QueueId, QueueOffset, host_text
 from tests.conformance.broker import RunningBroker
 from tests.conformance.client import (
     Client,

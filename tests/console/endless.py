@@ -20,8 +20,8 @@ from quarry_mq.protocol.proto.quarry.admin.v1.browsing_pb2_grpc import (
     BrowsingServiceServicer,
     add_BrowsingServiceServicer_to_server,
 )
-from quarry_mq.server.admin_port.console.calls import AdminCalls, plain_channel
-from quarry_mq.server.console.contract import ConsoleParts, Rules
+from quarry_mq.server.admin_port.console import AdminCalls, plain_channel
+from quarry_mq.server.console.calls import ConsoleParts, Rules
 from quarry_mq.server.console.thread import ConsoleThread
 from quarry_mq.server.front import LiveTls
 from tests.console.browser import Browser

@@ -15,7 +15,7 @@ import pytest
 
 from quarry_mq.cli.online.connection.messaging import messaging_port
 from quarry_mq.client.requests import OutgoingMessage
-from quarry_mq.server.console.static_files import FOLDER
+from quarry_mq.server.console.application import FOLDER
 from tests.console.browser import JSON, Browser, broker_with_console
 from tests.e2e.broker import Broker
 

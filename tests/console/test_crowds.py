@@ -14,9 +14,8 @@ import pytest
 
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.console import connections
-from quarry_mq.server.console.calls import LOGINS_MAX, LOGINS_PER_ADDRESS_MAX, Threads
+from quarry_mq.server.console.calls import LOGINS_MAX, LOGINS_PER_ADDRESS_MAX, CallFailed, Rules, Threads
 from quarry_mq.server.console.connections import CONNECTIONS_MAX, Connections
-from quarry_mq.server.console.contract import CallFailed, Rules
 from tests.console.browser import JSON, Browser
 from tests.console.endless import TAIL, console_before, endless_admin
 from tests.console.test_hostile import ENTRY, GET_BROKER, PATIENCE_S

@@ -19,8 +19,7 @@ import pytest
 from quarry_mq.server.console import application, connections
 from quarry_mq.server.console import calls as calling
 from quarry_mq.server.console.application import REQUEST_SIZE_MAX
-from quarry_mq.server.console.calls import STREAMS_PER_SESSION_MAX
-from quarry_mq.server.console.contract import Entry, Rules
+from quarry_mq.server.console.calls import STREAMS_PER_SESSION_MAX, Entry, Rules
 from tests.certificates import make_tls
 from tests.console.browser import JSON, Browser, raw
 from tests.console.endless import TAIL, AdminOfTest, console_before, endless_admin

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from quarry_mq.protocol.clock import SystemClock
-from quarry_mq.server.admin_port.console.calls import AdminCalls, plain_channel
-from quarry_mq.server.console.contract import Caller
+from quarry_mq.server.admin_port.console import AdminCalls, plain_channel
+from quarry_mq.server.console.calls import Caller
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.opening.open_store import open_store
 from quarry_mq.store.security.model import Action, Resource, Rule, Secret, User, UserKind

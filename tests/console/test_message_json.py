@@ -15,7 +15,7 @@ import pytest
 
 from quarry_mq.protocol.messages.property_names import DELIVER_AT_MS, KEYS, LITE_TOPIC, MESSAGE_GROUP, TAGS, UNIQUE_KEY
 from quarry_mq.protocol.messages.system_flag import COMPRESSED, Compression, TransactionState
-from quarry_mq.server.admin_port.console.message_json import (
+from quarry_mq.server.admin_port.console import (
     BODIES_MAX,
     BODY_BEYOND_MAX,
     BODY_IN_LIST_MAX,
@@ -23,8 +23,7 @@ from quarry_mq.server.admin_port.console.message_json import (
     Room,
     message_fields,
 )
-from quarry_mq.store.message import Host, Message
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.message import Host, Message, PhysicalOffset, QueueOffset
 from quarry_mq.store.record import encode_properties, encode_record
 from tests.record import zstd
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quarry_mq.server.console.contract import Identity
+from quarry_mq.server.console.calls import Identity
 from quarry_mq.server.console.sessions import ABSOLUTE_END_S, IDLE_END_S, SESSIONS_MAX, Sessions
 from tests.conformance.broker import PushedClock
 

@@ -16,8 +16,8 @@ from quarry_mq.protocol.admin_methods import methods, methods_by_short_name
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as official
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2, browsing_pb2, overview_pb2, query_pb2
-from quarry_mq.server.admin_port.console.translation import answer_text, request_from
-from quarry_mq.server.console.contract import CallFailed
+from quarry_mq.server.admin_port.console import answer_text, request_from
+from quarry_mq.server.console.calls import CallFailed
 from tests.console.test_message_json import AT, record
 
 METHODS: Final = methods()

@@ -18,8 +18,8 @@ from quarry_mq.store.consumequeue import (
 )
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.fs import Disk, PosixDisk
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.native import NATIVE
-from quarry_mq.store.offsets import PhysicalOffset
 from tests.consumequeue.samples import warm
 
 UNITS_PER_FILE: Final = 7

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from quarry_mq.kv import KeyValueEngine
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, ConsumeQueueStore, RocksConsumeQueues
-from quarry_mq.store.message import DispatchRequest
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueId, QueueOffset
 
 RECORD_SIZE = 100
 A0, A1 = QueueId("TopicA", 0), QueueId("TopicA", 1)

@@ -8,7 +8,7 @@ import pytest
 
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
-from quarry_mq.store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.message import PhysicalOffset, QueueId
 from tests.consumequeue.samples import A0, B0, offsets, physical, put, queues_over, request
 
 

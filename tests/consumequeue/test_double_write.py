@@ -9,7 +9,7 @@ import pytest
 from quarry_mq.kv import EngineFull
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.consumequeue import DoubleWriteConsumeQueues
-from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.message import QueueId
 from tests.consumequeue.backings import DoubleBacking, files_of, rocks_of
 from tests.consumequeue.samples import A0, B0, LITE, offsets, physical, put, request
 

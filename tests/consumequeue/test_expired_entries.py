@@ -14,7 +14,7 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
 from quarry_mq.store.consumequeue.rocks.expired_entries import ExpiredEntries
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, ENTRY, ENTRY_SIZE, OFFSET_FAMILY
-from quarry_mq.store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.message import PhysicalOffset, QueueId
 from tests.consumequeue.samples import A0, A1, B0, LITE, offsets, physical, put, queues_over, request
 
 ALL = KeyRange(b"", None)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, FileConsumeQueueReader
 from quarry_mq.store.consumequeue.files.layout import ENTRY, FILLER_SIZE
 from quarry_mq.store.fs import PosixDisk
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 
 QUEUE = QueueId("TopicA", 0)
 UNITS_PER_FILE = 10

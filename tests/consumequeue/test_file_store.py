@@ -15,8 +15,7 @@ from quarry_mq.store.consumequeue import FileConsumeQueues
 from quarry_mq.store.consumequeue.files.layout import ENTRY, ENTRY_SIZE, FILLER_SIZE
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import PosixDisk
-from quarry_mq.store.message import DispatchRequest
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueId, QueueOffset
 from tests.consumequeue.backings import UNITS_PER_FILE, FileBacking
 from tests.consumequeue.samples import A0, A1, B0, LITE, offsets, physical, put, request
 from tests.consumequeue.test_golden_stores import requests_of

@@ -23,8 +23,7 @@ from quarry_mq.store.consumequeue.rocks_layout import (
     parse_maximum_key,
 )
 from quarry_mq.store.fs import PosixDisk
-from quarry_mq.store.message import DispatchRequest
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.record import tags_code
 from tests import golden
 

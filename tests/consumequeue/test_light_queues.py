@@ -12,8 +12,8 @@ from quarry_mq.kv import KeyRange
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.consumequeue import LastEntry, RocksConsumeQueues, light_queues, names
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata.lite import light_queue_name, light_queue_prefix, parse_light_queue_name
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.consumequeue.samples import A0, physical, put, queues_over, request
 
 PARENTS = ["P", "Q", "PP", "orders", "%LMQ%", "P|Q"]

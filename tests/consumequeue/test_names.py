@@ -12,7 +12,7 @@ from quarry_mq.kv import KeyRange
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.consumequeue import LastEntry, RocksConsumeQueues, names
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY, StoredBound, minimum_key
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from tests.consumequeue.samples import A0, A1, B0, LITE, physical, put, queues_over, request
 
 NAMES = [

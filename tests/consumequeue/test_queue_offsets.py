@@ -29,9 +29,8 @@ from quarry_mq.store.consumequeue.rocks_layout import (
     parse_bound,
     parse_bound_key,
 )
-from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.native import NATIVE
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from tests.consumequeue.samples import RECORD_SIZE, entry, physical, queues_over, request
 
 CACHED_MAX = 4

@@ -21,9 +21,8 @@ from quarry_mq.store.consumequeue.rocks_layout import (
     maximum_key,
     minimum_key,
 )
-from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.native import NATIVE
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from tests.consumequeue.samples import warm
 
 QUEUE = QueueId("TopicA", 3)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quarry_mq.store.consumequeue import rocks_layout as layout
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.message import QueueId, QueueOffset
 
 TOPICS = st.text(st.characters(codec="utf-8"), max_size=12)
 QUEUES = st.builds(QueueId, TOPICS, st.integers(0, 2**31 - 1))

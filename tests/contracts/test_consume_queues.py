@@ -22,8 +22,7 @@ from quarry_mq.store.consumequeue import (
     RocksConsumeQueues,
 )
 from quarry_mq.store.fs.posix import PosixSparseFile
-from quarry_mq.store.message import DispatchRequest
-from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from tests.consumequeue.backings import Backing, EngineBacking
 from tests.consumequeue.samples import A0, A1, B0, LITE, offsets, physical, put, request
 from tests.consumequeue.samples import entry as timed_entry

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from quarry_mq.server.front import Call, FrontKind, Method, make_front
-from quarry_mq.server.front.caller import VALUE_LENGTH_MAX
+from quarry_mq.server.front.contract import VALUE_LENGTH_MAX
 from tests.contracts.front_client import echo, open_channel, run, status_of
 
 UNARY = "/t/Unary"

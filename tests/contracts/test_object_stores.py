@@ -14,8 +14,12 @@ from obstore.store import LocalStore, MemoryStore
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.index.tiered.object_store.cloud import CloudObjects
-from quarry_mq.store.index.tiered.object_store.folder import FolderObjects
-from quarry_mq.store.index.tiered.object_store.protocol import ObjectMissing, ObjectStore, ObjectStoreError
+from quarry_mq.store.index.tiered.object_store.protocol import (
+    FolderObjects,
+    ObjectMissing,
+    ObjectStore,
+    ObjectStoreError,
+)
 from tests.index.objects import FaultyObjects
 from tests.object_store.server import S3Server, options
 

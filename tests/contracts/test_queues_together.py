@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quarry_mq.store.consumequeue import ConsumeQueueStore
-from quarry_mq.store.offsets import QueueExtent, QueueId, QueueOffset
+from quarry_mq.store.message import QueueExtent, QueueId, QueueOffset
 from tests.consumequeue.backings import Backing
 from tests.consumequeue.samples import A0, A1, B0, physical, put, request
 

@@ -22,11 +22,19 @@ from quarry_mq.server.filters import MessageFilter, TagFilter
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.consumequeue import LightQueueStep
 from quarry_mq.store.errors import MessageGivenUp
-from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest, Host
+from quarry_mq.store.message import (
+    ConsumeQueueEntry,
+    DispatchRequest,
+    Host,
+    PhysicalOffset,
+    QueueBounds,
+    QueueExtent,
+    QueueId,
+    QueueOffset,
+)
 from quarry_mq.store.metadata.offsets import ConsumerOffsetTable
-from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage, encode_properties, java_hash
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.identity import FAMILIES
 from tests.handles import HANDLE_KEY
 
 GROUP = "billing"

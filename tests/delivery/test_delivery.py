@@ -9,7 +9,7 @@ from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import DeliverySection, NewGroupStart
 from quarry_mq.store.errors import Busy
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.message import QueueId, QueueOffset
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 from tests.handles import HANDLE_KEY
 

@@ -12,8 +12,8 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.server.delivery import InFlightTable, ReceiptHandle
 from quarry_mq.server.delivery.state.inflight import InFlight
 from quarry_mq.server.errors import InvalidReceiptHandle
-from quarry_mq.store.offsets import QueueId
-from quarry_mq.store.state.families import FAMILIES, INFLIGHT
+from quarry_mq.store.message import QueueId
+from quarry_mq.store.state.identity import FAMILIES, INFLIGHT
 from quarry_mq.store.state.in_flight_key import group_prefix, subscription_prefix
 from tests.handles import HANDLE_KEY
 

@@ -13,8 +13,7 @@ from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.filters import SqlFilter, TagFilter
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import DeliverySection, LimitsSection
-from quarry_mq.store.message import ConsumeQueueEntry
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.message import ConsumeQueueEntry, QueueId, QueueOffset
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench, ListedMessages
 
 

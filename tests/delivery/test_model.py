@@ -25,9 +25,9 @@ from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.filters import TagFilter
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import DeliverySection, NewGroupStart
-from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.message import QueueId
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.state.families import INFLIGHT
+from quarry_mq.store.state.identity import INFLIGHT
 from tests.delivery.broker import TOPIC, DeliveryBench, Receive
 from tests.delivery.model import Group, Place, Promises, Request
 

@@ -9,7 +9,7 @@ from quarry_mq.server.delivery.retry_topics import retry_topics
 from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.filters import TagFilter
 from quarry_mq.store.errors import Invalid
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.message import QueueId, QueueOffset
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench, Receive
 from tests.handles import HANDLE_KEY
 

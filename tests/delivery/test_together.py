@@ -9,8 +9,8 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.server.delivery import Delivered
 from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.store.errors import StorePoisoned
-from quarry_mq.store.offsets import QueueId, QueueOffset
-from quarry_mq.store.state.families import INFLIGHT
+from quarry_mq.store.message import QueueId, QueueOffset
+from quarry_mq.store.state.identity import INFLIGHT
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 
 

@@ -10,8 +10,8 @@ from quarry_mq.kv import EngineFull, KvError
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import DeliverySection, NewGroupStart
 from quarry_mq.store.errors import StorePoisoned
+from quarry_mq.store.message import QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.metadata.offsets import ConsumerOffsetTable
-from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.state.in_flight_key import delete_beyond
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 

@@ -11,13 +11,12 @@ from quarry_mq.server.delivery import deliveries as deliveries_module
 from quarry_mq.server.delivery.deliveries import Deliveries
 from quarry_mq.server.delivery.fetch import ENTRIES_SCANNED_MAX
 from quarry_mq.server.delivery.lite import LiteDelivery
-from quarry_mq.server.delivery.long_poll import LongPolls
 from quarry_mq.server.delivery.model import Received
-from quarry_mq.server.delivery.pulls import PullRequest, Pulls
+from quarry_mq.server.delivery.pulls import LongPolls, PullRequest, Pulls
 from quarry_mq.server.delivery.redelivery import DueWalk
 from quarry_mq.server.delivery.state.subscription import Subscription
 from quarry_mq.server.filters import TagFilter
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench, Receive
 from tests.delivery.waiting import GROUPS, Consuming, Schedule, WaitingBench

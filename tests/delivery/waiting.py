@@ -26,10 +26,10 @@ from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.filters import TagFilter
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import DeliverySection, NewGroupStart
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata.lite import LiteGroup, light_queue_name
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.identity import FAMILIES
 from tests.delivery.broker import TOPIC, DeliveryBench, ListedDeadLetters, Receive
 
 SETTINGS: Final = BrokerSettings(

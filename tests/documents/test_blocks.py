@@ -14,7 +14,7 @@ import promql_parser
 import pytest
 import yaml
 
-from quarry_mq.server.filters.sql import SqlFilter
+from quarry_mq.server.filters import SqlFilter
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from tests.documents import settings
 from tests.documents.invocations import in_block, in_prose, mistake

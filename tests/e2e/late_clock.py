@@ -7,7 +7,7 @@ from typing import Final
 
 from quarry_mq.cli import main
 from quarry_mq.protocol.clock import SystemClock
-from quarry_mq.server.cluster.replication import deletions as tombstones
+from quarry_mq.server.cluster import replication as tombstones
 
 AHEAD_MS: Final = 40 * 86_400_000
 

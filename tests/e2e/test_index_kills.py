@@ -23,7 +23,7 @@ from quarry_mq.client.messaging import MessagingClient
 from quarry_mq.client.requests import OutgoingMessage
 from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import StoredMessage, decode_record
 from tests.e2e.broker import Broker, environment_of, until
 

@@ -19,10 +19,9 @@ from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import JobServiceStu
 from quarry_mq.server.admin.dead_letter_box import SENT_AT_ONCE as LETTERS_AT_ONCE
 from quarry_mq.server.admin.jobs import SENT_AT_ONCE
 from quarry_mq.store.fs import PosixDisk
-from quarry_mq.store.message import Host, Message
+from quarry_mq.store.message import Host, Message, QueueId
 from quarry_mq.store.metadata import Topic, TopicType
-from quarry_mq.store.offline.store import OfflineStore
-from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.offline import OfflineStore
 from quarry_mq.store.record import StoredMessage
 from tests.conformance.broker import RunningBroker, run, running_broker
 from tests.conformance.jobs import stand_in_lite_topics

@@ -11,13 +11,12 @@ from typing import Final
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.commitlog import CommitLogReader
-from quarry_mq.store.commitlog.pins import SegmentPins
+from quarry_mq.store.commitlog.segments import SegmentPins
 from quarry_mq.store.fs import Disk
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.metadata import ConsumerOffsetTable
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.retention import LogExpiry
-from quarry_mq.store.state.families import FAMILIES
-from quarry_mq.store.state.identity import StoreIdentity
+from quarry_mq.store.state.identity import FAMILIES, StoreIdentity
 from tests.faults.disk import FaultyDisk
 from tests.store.assembly import LOG, SEGMENT_SIZE, Assembly, assemble, message, queue_engine
 

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.layout.paths import expired_directory
-from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import warn_of_missing_begin
 from quarry_mq.store.retention import Candidate, Cause, ExpirySettings, Situation
 from tests.expiry.log import QUEUE, Life, fill, machine, view_of

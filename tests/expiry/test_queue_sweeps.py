@@ -15,8 +15,8 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.consumequeue import ConsumeQueueStore, DoubleWriteConsumeQueues
 from quarry_mq.store.consumequeue.files.layout import ENTRY_SIZE as FILE_ENTRY_SIZE
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, ENTRY, OFFSET_FAMILY, entry_key
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
-from quarry_mq.store.retention.queue_sweeps import FileSweep, QueueSweep, RocksSweep
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.retention.queue_expiry import FileSweep, QueueSweep, RocksSweep
 from tests.consumequeue.backings import UNITS_PER_FILE, FileBacking
 from tests.consumequeue.samples import A0, A1, B0, LITE, entry, offsets, physical, put, queues_over, request
 from tests.faults.disk import FaultyDisk, PowerCut

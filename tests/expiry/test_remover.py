@@ -16,7 +16,7 @@ from quarry_mq.store.commitlog import CommitLogReader, SegmentList
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import expired_directory, segment_name
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.opening.open_store import open_store
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.retention import SegmentRemover

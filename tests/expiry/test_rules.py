@@ -9,7 +9,7 @@ import pytest
 
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.fs import DiskSpace
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.retention import (
     Candidate,
     Cause,

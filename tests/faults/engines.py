@@ -11,11 +11,11 @@ from quarry_mq.kv import FamilyOptions, KeyValueEngine
 from quarry_mq.kv.engine import WriteBatch
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.kv.rocks import RocksEngine
-from quarry_mq.store.consumequeue.rocks.engine import FAMILY_OPTIONS
+from quarry_mq.store.consumequeue.rocks.store import FAMILY_OPTIONS
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.pending import FAMILY
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.identity import FAMILIES
 from tests.faults.disk import PowerCut
 from tests.faults.kernel import Kernel
 

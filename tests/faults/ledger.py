@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import NamedTuple
 
-from quarry_mq.store.message import Appended
-from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.message import Appended, QueueId
 from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.settings import Durability
 

@@ -22,10 +22,9 @@ from quarry_mq.store.index import MessageIndex
 from quarry_mq.store.index.tiered.folders import Stage
 from quarry_mq.store.index.tiered.tiered_index import TieredIndex
 from quarry_mq.store.layout.queue_phase import QueueMode
-from quarry_mq.store.message import Appended, Host, Message
+from quarry_mq.store.message import Appended, Host, Message, PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.native import NATIVE
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.settings import Durability, IndexSettings, StoreSettings
 from quarry_mq.store.state.in_flight_key import subscription_prefix
@@ -212,7 +211,7 @@ class Broker:
             self.ledger.stored(message.body, where)
 
     def _warm_some(self) -> None:
-        """Read some more stored rows into the native part's table, as `server.maintenance.warm_up` does."""
+        """Read some more stored rows into the native part's table, as `server.maintenance.maintenance` does."""
         if self._warm_after is not None:
             self._warm_after = self.store.queues.warm(self._warm_after)
 

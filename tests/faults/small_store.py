@@ -10,9 +10,8 @@ from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
 from quarry_mq.server.delivery.state.inflight import InFlight, InFlightTable
 from quarry_mq.store.fs import PosixDisk
-from quarry_mq.store.message import Host, Message
+from quarry_mq.store.message import Host, Message, QueueId, QueueOffset
 from quarry_mq.store.metadata import Group, Topic, TopicType
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.settings import StoreSettings
 from quarry_mq.store.state.in_flight_key import subscription_prefix

@@ -23,9 +23,9 @@ from quarry_mq.store.consumequeue.bounds import QueueOffsets
 from quarry_mq.store.consumequeue.rocks.bounds import RocksBounds
 from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY
 from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.message_store import MessageStore
 from quarry_mq.store.native import NATIVE
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.settings import Durability
 from tests.faults.code_paths import CODE_PATHS, CodePath
 from tests.faults.disk import PowerCut

@@ -22,7 +22,7 @@ from quarry_mq.kv import KvError
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import StoreDamaged, StoreUnusable
 from quarry_mq.store.layout.paths import StorePaths, segment_name
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore
 from tests.golden import NAMES
 from tests.store.test_golden_stores import opened, records_of

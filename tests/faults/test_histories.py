@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from quarry_mq.store.layout.queue_phase import QueueMode
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.settings import Durability
 from tests.faults.code_paths import CODE_PATHS, CodePath
 from tests.faults.disk import PowerCut

@@ -11,7 +11,7 @@ import pytest
 from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.paths import segment_name
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from tests.faults.disk import PAGE, SECTOR, PowerCut
 from tests.faults.kernel import Kernel
 

@@ -11,10 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quarry_mq.server.filters import IllegalExpression, SqlFilter
-from quarry_mq.server.filters.message_filter import LENGTH_MAX
-from quarry_mq.server.filters.sql import INTEGER_MAX
-from quarry_mq.server.filters.sql_nodes import NESTED_MAX
+from quarry_mq.server.filters import INTEGER_MAX, LENGTH_MAX, NESTED_MAX, IllegalExpression, SqlFilter
 
 ANSWERS = Path(__file__).with_name("rocketmq_answers.jsonl.gz")
 

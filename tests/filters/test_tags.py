@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quarry_mq.server.admin.browsing.browser import EVERYTHING, MessageWish
+from quarry_mq.protocol.names import is_blank, trimmed
+from quarry_mq.server.admin.browsing import EVERYTHING, MessageWish
 from quarry_mq.server.filters import TagFilter
-from quarry_mq.server.filters.java_text import is_blank, trimmed
 from quarry_mq.store.record import java_hash
 
 JAVA_WHITE_SPACE = {

@@ -13,7 +13,7 @@ from quarry_mq.protocol.h2.header_blocks import encode_fields
 from quarry_mq.server.front import Call, FrontLimits, FrontStats, Method
 from quarry_mq.server.front.h2.call import Client, H2Call
 from quarry_mq.server.front.h2.connection import Connection
-from quarry_mq.server.front.h2.protocol.scanner import ScannerMaker
+from quarry_mq.server.front.h2.request_head import ScannerMaker
 from quarry_mq.server.front.h2.switchboard import Switchboard
 
 ECHO: Final = "/test.Service/Echo"

@@ -21,8 +21,8 @@ from quarry_mq.protocol.h2.header_blocks import encode_fields
 from quarry_mq.server.front import FrontLimits
 from quarry_mq.server.front.h2.calls import STREAMS_MAX
 from quarry_mq.server.front.h2.connection import CONTINUATIONS_MAX
-from quarry_mq.server.front.h2.limits.abuse_budget import BURST, PER_MESSAGE, PER_SECOND
-from quarry_mq.server.front.h2.protocol.states import State
+from quarry_mq.server.front.h2.limits import BURST, PER_MESSAGE, PER_SECOND
+from quarry_mq.server.front.h2.request_head import State
 from tests.front.engine import (
     BIDI,
     ECHO,

@@ -17,9 +17,8 @@ from quarry_mq.protocol.h2 import frames
 from quarry_mq.protocol.h2.frames import ErrorCode, Setting
 from quarry_mq.protocol.h2.grpc_messages import with_prefix
 from quarry_mq.server.front import Front, FrontLimits, Method, make_front
-from quarry_mq.server.front.h2 import door, front, switchboard, timeouts
-from quarry_mq.server.front.h2.greeting import HTTP_1_ANSWER
-from quarry_mq.server.front.h2.limits import abuse_budget
+from quarry_mq.server.front.h2 import door, front, limits, switchboard, timeouts
+from quarry_mq.server.front.h2.hello import HTTP_1_ANSWER
 from tests.certificates import Tls, make_tls
 from tests.contracts.front_client import run, soon
 from tests.front.engine import (
@@ -117,7 +116,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def earning_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time brings a peer no frames: on a busy machine a flood would last long enough to be within its rights."""
-    monkeypatch.setattr(abuse_budget, "PER_SECOND", 0)
+    monkeypatch.setattr(limits, "PER_SECOND", 0)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -17,8 +17,8 @@ import pytest
 import uvloop
 
 from quarry_mq.server.front import Call, Front, LiveTls, Method, TlsFiles, grpcio, make_front
-from quarry_mq.server.front.h2 import H2Front, callers, door
-from quarry_mq.server.front.h2.limits.fair_scheduler import FRAMES_PER_HANDSHAKE, Source
+from quarry_mq.server.front.h2 import H2Front, door
+from quarry_mq.server.front.h2.limits import FRAMES_PER_HANDSHAKE, Source
 from tests.certificates import Tls, make_tls
 from tests.contracts.front_client import UNARY, open_channel, soon, status_of
 from tests.front.test_hello import real_hello
@@ -261,7 +261,7 @@ def test_each_handshake_is_charged_to_its_address(
         spend(source, frames, seconds)
 
     monkeypatch.setattr(Source, "spend", counted)
-    monkeypatch.setattr(callers, "HANDSHAKE_YIELDS_S", 0.01)
+    monkeypatch.setattr(door, "HANDSHAKE_YIELDS_S", 0.01)
 
     async def test() -> None:
         tls, hello = make_tls(tmp_path), real_hello()
@@ -291,7 +291,7 @@ def test_a_hello_that_comes_in_pieces_begins_no_handshake_before_it_is_whole(run
             assert await ask(address, tls) == b"TLS"
             (source,) = front.scheduler._sources.values()
             ((waiting, _),) = source.callers.items()
-            assert isinstance(waiting, callers.Callers)
+            assert isinstance(waiting, door.Callers)
             assert not waiting._in_handshake
             writer.write(hello[-1:])
             assert await soon(reader.read(1)) == b"\x16"

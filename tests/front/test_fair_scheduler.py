@@ -13,10 +13,10 @@ from quarry_mq.protocol.h2.frames import ErrorCode
 from quarry_mq.protocol.h2.grpc_messages import with_prefix
 from quarry_mq.server.front import FrontLimits
 from quarry_mq.server.front.h2 import H2Front
+from quarry_mq.server.front.h2 import limits as scheduler
 from quarry_mq.server.front.h2.connection import UNLIMITED
 from quarry_mq.server.front.h2.front import H2Protocol
-from quarry_mq.server.front.h2.limits import fair_scheduler as scheduler
-from quarry_mq.server.front.h2.limits.fair_scheduler import (
+from quarry_mq.server.front.h2.limits import (
     FRAMES_PER_TURN,
     PUT_OFF_MAX,
     SECONDS_PER_TURN,

@@ -20,6 +20,7 @@ from quarry_mq.protocol.h2.frames import FRAME_SIZE_MAX
 from quarry_mq.protocol.h2.grpc_messages import (
     MESSAGE_PREFIX,
     BadMessage,
+    MessageReader,
     pack_messages,
     plain_body,
     timeout_s,
@@ -27,7 +28,6 @@ from quarry_mq.protocol.h2.grpc_messages import (
     with_prefix,
 )
 from quarry_mq.protocol.h2.header_blocks import split_block
-from quarry_mq.protocol.h2.message_reader import MessageReader
 
 SIZE_MAX: Final = 10_000
 

@@ -20,8 +20,8 @@ from quarry_mq.protocol.h2.header_blocks import encode_fields
 from quarry_mq.server.front import Call, FrontLimits, Method
 from quarry_mq.server.front.h2.call import Client
 from quarry_mq.server.front.h2.connection import Connection
-from quarry_mq.server.front.h2.limits.incoming import MESSAGES_IN_ALL, MESSAGES_PER_ADDRESS, MESSAGES_PER_CONNECTION
-from quarry_mq.server.front.h2.protocol.scanner import ScannerMaker
+from quarry_mq.server.front.h2.limits import MESSAGES_IN_ALL, MESSAGES_PER_ADDRESS, MESSAGES_PER_CONNECTION
+from quarry_mq.server.front.h2.request_head import ScannerMaker
 from quarry_mq.server.front.h2.sender import WAITING_CALL_SIZE
 from quarry_mq.server.front.h2.switchboard import REFUSALS_MAX
 from quarry_mq.store.native import NATIVE
@@ -240,7 +240,7 @@ def test_who_is_known_is_asked_once_and_its_request_awaited(engine: Engine, door
 
 
 def test_nothing_is_unpacked_for_a_stranger(engine: Engine, door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quarry_mq.protocol.h2.message_reader.plain_body", lambda *_: pytest.fail("unpacked"))
+    monkeypatch.setattr("quarry_mq.protocol.h2.grpc_messages.plain_body", lambda *_: pytest.fail("unpacked"))
     packed = gzip.compress(bytes(10_000))
     engine.receive(
         headers(1, extra=((b"grpc-encoding", b"gzip"),))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quarry_mq.protocol.h2.frames import PeerError
 from quarry_mq.protocol.h2.header_blocks import BlockDecoder, decoded, encode_fields
-from quarry_mq.server.front.h2.protocol.request_head import (
+from quarry_mq.server.front.h2.request_head import (
     FAST_BLOCK_SIZE_MAX,
     FIELDS_KNOWN_MAX,
     RUNS_MAX,

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from quarry_mq.protocol.h2 import frames
 from quarry_mq.protocol.h2.frames import ErrorCode, FrameType
-from quarry_mq.server.front.h2.limits.abuse_budget import BURST, PER_MESSAGE, PER_SECOND, AbuseBudget
-from quarry_mq.server.front.h2.protocol.states import TRANSITIONS, State
-from quarry_mq.server.front.h2.protocol.stream_rules import RULES, Outcome, StreamState
+from quarry_mq.server.front.h2.limits import BURST, PER_MESSAGE, PER_SECOND, AbuseBudget
+from quarry_mq.server.front.h2.request_head import RULES, TRANSITIONS, Outcome, State, StreamState
 from tests.front.engine import BIDI, GREETING, KEEP, NOTHING, Engine, call, data, ended_by, headers, resets
 
 LOOKED_UP: Final = {

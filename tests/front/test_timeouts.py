@@ -12,7 +12,7 @@ from quarry_mq.server.front import Call, FrontLimits, FrontStats, Method
 from quarry_mq.server.front.h2.call import Client
 from quarry_mq.server.front.h2.calls import Calls
 from quarry_mq.server.front.h2.connection import Connection
-from quarry_mq.server.front.h2.protocol.states import State
+from quarry_mq.server.front.h2.request_head import State
 from quarry_mq.server.front.h2.sender import Sender
 from quarry_mq.server.front.h2.switchboard import STALE_DEADLINES_MAX, Switchboard
 from quarry_mq.server.front.h2.timeouts import GREETING_S, IDLE_S, PROBE_AFTER_S, PROBE_ANSWER_S, STALL_S, Timeouts

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quarry_mq.store.layout.paths import StorePaths, cut_directory, cut_name, parse_segment_name, segment_name
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 
 OFFSETS = st.integers(0, 2**63 - 1).map(PhysicalOffset)
 

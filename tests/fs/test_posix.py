@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from quarry_mq.store.fs import hold_descriptors
-from quarry_mq.store.fs.posix import PosixDisk
-from quarry_mq.store.fs.reserve import RESERVE
+from quarry_mq.store.fs.posix import RESERVE, PosixDisk
 from tests.descriptors import starved
 
 SIZE = 64 * 1024

@@ -12,8 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from quarry_mq.protocol.clock import SystemClock
-from quarry_mq.protocol.progress import Progress
+from quarry_mq.protocol.clock import Progress, SystemClock
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.observability.metrics.instruments import watch, watch_certificates, watch_health
 from quarry_mq.server.process.health import HealthState

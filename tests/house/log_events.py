@@ -19,7 +19,7 @@ SHOWN_AS: Final = {"exc_info": "exception"}
 """Keys that come out under another name."""
 
 CALL_KEYS: Final = frozenset({"path", "peer", "client_id", "request_id"})
-"""Fields that `server.front.caller.told_of` gives."""
+"""Fields that `server.front.contract.told_of` gives."""
 
 FAULT_KEYS: Final = CALL_KEYS | {"group", "topic", "port", "delayed_until_ms", "half_message"}
 """Fields that `ErrorReporter.report` is given by its callers."""

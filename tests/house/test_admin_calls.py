@@ -13,7 +13,7 @@ import pytest
 
 from quarry_mq.protocol.admin_methods import methods
 from quarry_mq.server.admin_port.calls.access import ALL, CLUSTER, JOB_SERVICE, SUPER_SERVICES, admin_needs
-from quarry_mq.server.security.terms import Access
+from quarry_mq.server.security.credentials import Access
 from tests.admin_calls.rows import Elsewhere, Never, SuperUsers
 from tests.admin_calls.table import NOT_FOR_OPERATORS, TABLE
 from tests.commands import commands

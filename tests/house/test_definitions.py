@@ -25,7 +25,7 @@ DEFINED_TWICE: Final = {
 
 SAME_MEMBERS: Final = {
     frozenset({"cli/online/top/poller.py:Task", "server/delivery/model.py:Timer"}): "the command and the broker",
-    frozenset({"server/cluster/handover/consumed.py:LogSource", "store/recovery/recovery.py:DispatchedQueues"}): (
+    frozenset({"server/cluster/handover.py:LogSource", "store/recovery/recovery.py:DispatchedQueues"}): (
         "a log has dispatched something; of queues it may not be known"
     ),
     frozenset({"store/native.py:EntryMaker", "store/native.py:BatchEncoder"}): "their results differ",

@@ -5,16 +5,16 @@ from __future__ import annotations
 import ast
 
 from quarry_mq.protocol.signature import AUTHORIZATION, DATE
-from quarry_mq.server.front.caller import LOGGED_HEADERS
+from quarry_mq.server.front.contract import LOGGED_HEADERS
 from quarry_mq.server.observability.tracing import TRACEPARENT
 from quarry_mq.server.rpc.context import HEADERS
 from tests.house.source import name, production_files
 
 ASKED = {
-    "server/front/caller.py: header": frozenset(LOGGED_HEADERS.values()),
+    "server/front/contract.py: header": frozenset(LOGGED_HEADERS.values()),
     "server/rpc/context.py: CLIENT_ID": frozenset({"x-mq-client-id"}),
-    "server/rpc/traced.py: TRACEPARENT": frozenset({TRACEPARENT}),
-    "server/rpc/traced.py: name": frozenset[str](),
+    "server/rpc/messaging.py: TRACEPARENT": frozenset({TRACEPARENT}),
+    "server/rpc/messaging.py: name": frozenset[str](),
     "server/security/authentication.py: AUTHORIZATION": frozenset({AUTHORIZATION}),
     "server/security/authentication.py: DATE": frozenset({DATE}),
 }
@@ -40,4 +40,4 @@ def test_nobody_asks_for_all_headers() -> None:
         for path in production_files()
         if name(path).startswith(("server/rpc/", "server/admin_port/")) and "call.metadata()" in path.read_text()
     }
-    assert askers == {"server/rpc/traced.py"}
+    assert askers == {"server/rpc/messaging.py"}

@@ -69,7 +69,7 @@ HOMES: Final = {
     "pydantic_settings": r"server/settings/(broker|live)_settings\.py",
     "cryptography": r"server/process/certificates\.py|store/security/(sealer|subjects)\.py|cli/doctor/certificate\.py",
     "packaging": r"cli/doctor/machine\.py",
-    "lark": r"server/filters/sql\.py",
+    "lark": r"server/filters\.py",
     "obstore": r"store/index/tiered/object_store/cloud\.py",
     "uvloop": r"server/main\.py",
     "typer": r"cli/.*",

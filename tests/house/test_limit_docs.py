@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from quarry_mq.server.front.stats import FRONT_LIMITS
-from quarry_mq.server.rpc.limits import EDGE_LIMITS
+from quarry_mq.server.front.contract import FRONT_LIMITS
+from quarry_mq.server.rpc.context import EDGE_LIMITS
 from tests.house.source import production_files
 
 DOCS = Path(__file__).parents[2] / "docs" / "limits.md"

@@ -53,10 +53,10 @@ READS_CONFIGURATION: Final = {
     "server/settings/broker_settings.py",
     "server/front/tls.py",
     "server/process/certificates.py",
-    "server/process/system.py",  # /proc
+    "server/process/process_metrics.py",  # /proc
     "server/process/http.py",  # the token of the metrics
-    "server/admin_port/console/build.py",  # sockets that killed brokers left behind
-    "server/console/static_files.py",  # the pages, which come with the program
+    "server/admin_port/console.py",  # sockets that killed brokers left behind
+    "server/console/application.py",  # the pages, which come with the program
     "store/security/sealer.py",  # the key lies outside of the store
 }
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from quarry_mq.server.observability.metrics.instruments import OF_CAUSE, OF_DATABASE, OF_FAMILY, OF_LEVEL, ServerMetrics
 from quarry_mq.server.settings.sections import MetricsSection
-from quarry_mq.store.state.families import open_state_engine
+from quarry_mq.store.state.identity import open_state_engine
 
 
 class Delivery:

@@ -12,7 +12,6 @@ import pytest
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import SegmentFile
 from quarry_mq.store.index.tiered.chain_file import ChainedFile, IndexItems, IndexShape
-from quarry_mq.store.index.tiered.compaction import Compaction
 from quarry_mq.store.index.tiered.layout import (
     HEADER_SIZE,
     SPAN_MAX_MS,
@@ -22,7 +21,7 @@ from quarry_mq.store.index.tiered.layout import (
     chain_shape,
     runs_at,
 )
-from quarry_mq.store.index.tiered.runs import CompactedFile
+from quarry_mq.store.index.tiered.runs import CompactedFile, Compaction
 from tests.faults.disk import FaultyDisk
 
 PAYLOAD: Final = np.dtype([("at", ">i8"), ("size", ">i4")])
@@ -97,7 +96,7 @@ def compacted(disk: FaultyDisk, file: ChainedFile) -> tuple[SegmentFile, FileHea
 
 @pytest.mark.parametrize(("seed", "count"), [(1, 1), (2, 30), (3, 399), (4, 400)])
 def test_runs_hold_what_chains_held(seed: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quarry_mq.store.index.tiered.compaction.ITEMS_AT_ONCE", 50)
+    monkeypatch.setattr("quarry_mq.store.index.tiered.runs.ITEMS_AT_ONCE", 50)
     disk = FaultyDisk()
     file, model = filled(disk, seed, count)
     target, header = compacted(disk, file)

@@ -12,10 +12,8 @@ from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.index.hash.index import HashIndex
 from quarry_mq.store.index.hash.layout import HashHeader, shape_of
-from quarry_mq.store.index.items import items_of
-from quarry_mq.store.index.keys import key_text, keys_of
-from quarry_mq.store.message import DispatchRequest
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.index.keys import items_of, key_text, keys_of
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueOffset
 from tests import golden
 
 SHAPE: Final = shape_of(5_000, 20_000)

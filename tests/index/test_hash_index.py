@@ -16,9 +16,8 @@ from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.index.hash.index import HashIndex, HashIndexState
 from quarry_mq.store.index.hash.layout import shape_of
-from quarry_mq.store.index.items import KeyItems
-from quarry_mq.store.index.keys import key_hash, key_hashes
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.index.keys import KeyItems, key_hash, key_hashes
+from quarry_mq.store.message import PhysicalOffset
 from tests.faults.disk import FaultyDisk, PowerCut
 
 DIRECTORY: Final = Path("/store/index")

@@ -6,11 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quarry_mq.store.index.items import items_of
-from quarry_mq.store.index.keys import key_hash, key_hashes, key_text, keys_of, tag_text
-from quarry_mq.store.message import DispatchRequest
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
-from quarry_mq.store.record.tags import java_hash
+from quarry_mq.store.index.keys import items_of, key_hash, key_hashes, key_text, keys_of, tag_text
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueOffset
+from quarry_mq.store.record.properties import java_hash
 
 SMALLEST = "polygenelubricants"
 """A text whose hash in Java is the smallest integer."""

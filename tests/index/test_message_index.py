@@ -16,9 +16,8 @@ from quarry_mq.store.errors import Unavailable
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.fs.posix import PosixSegment
 from quarry_mq.store.index import NO_INDEXES, MessageIndex
-from quarry_mq.store.message import Host, Message
+from quarry_mq.store.message import Host, Message, PhysicalOffset
 from quarry_mq.store.metadata import Topic, TopicType
-from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.settings import IndexSettings, StoreSettings
 from tests.cli.offline_runner import flip

@@ -12,9 +12,8 @@ import pytest
 
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.index.tiered.chain_file import Found, IndexItems
-from quarry_mq.store.index.tiered.folders import Stage
+from quarry_mq.store.index.tiered.folders import Gap, Stage
 from quarry_mq.store.index.tiered.layout import SPAN_MAX_MS
-from quarry_mq.store.index.tiered.repair import Gap
 from quarry_mq.store.index.tiered.tiered_index import TieredIndex
 from tests.faults.disk import FaultyDisk, PowerCut
 from tests.index.objects import FaultyObjects

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from quarry_mq.store.index.tiered.layout import PART_SIZE, PART_SLOTS, SLOT, Slots
-from quarry_mq.store.index.tiered.object_store.protocol import ObjectStoreError
-from quarry_mq.store.index.tiered.object_store.slot_cache import SlotCache
+from quarry_mq.store.index.tiered.object_store.protocol import ObjectStoreError, SlotCache
 from quarry_mq.store.index.tiered.runs import LoadPart
 from quarry_mq.store.index.tiered.tiered_index import TieredIndex
 from tests.faults.disk import FaultyDisk

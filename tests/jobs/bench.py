@@ -10,10 +10,8 @@ from typing import Any
 
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.delivery import StateWriter
-from quarry_mq.server.jobs import JobKind, Jobs
-from quarry_mq.server.jobs.asked import DeadLetterResend
-from quarry_mq.server.jobs.jobs import Running
-from quarry_mq.store.state.families import FAMILIES, META
+from quarry_mq.server.jobs import DeadLetterResend, JobKind, Jobs, Running
+from quarry_mq.store.state.identity import FAMILIES, META
 from quarry_mq.store.state.jobs import Job, JobState, JobTable
 from tests.server.committing import FillingEngine
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quarry_mq.kv.memory import MemoryEngine
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.identity import FAMILIES
 from quarry_mq.store.state.jobs import ENDED_KEPT, FIRST_ERRORS_MAX, TEXT_MAX, Job, JobState, JobTable
 
 TEXTS = st.text(max_size=20)

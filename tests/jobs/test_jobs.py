@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from quarry_mq.kv import EngineFull
+from quarry_mq.server import jobs as jobs_module
 from quarry_mq.server.errors import NoSuchJob
-from quarry_mq.server.jobs import jobs as jobs_module
-from quarry_mq.server.jobs.asked import DeadLetterResend
-from quarry_mq.server.jobs.jobs import OPEN_MAX, UNEXPECTED
+from quarry_mq.server.jobs import OPEN_MAX, UNEXPECTED, DeadLetterResend
 from quarry_mq.store.errors import Busy, Invalid, Unavailable
 from quarry_mq.store.state.jobs import Job, JobState, JobTable
 from tests.jobs.bench import Bench

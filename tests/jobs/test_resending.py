@@ -13,16 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quarry_mq.protocol.clock import ManualClock
+from quarry_mq.server import jobs as jobs_module
 from quarry_mq.server.admin.jobs import SENT_AT_ONCE, MessageResendWork, Outcomes
 from quarry_mq.server.delivery import StateWriter
 from quarry_mq.server.jobs import JobKind, Jobs, MessageResend
-from quarry_mq.server.jobs import jobs as jobs_module
 from quarry_mq.store.consumequeue.search import TimeBoundary
 from quarry_mq.store.errors import Invalid, Unavailable
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.metadata import Topic, TopicTable, TopicType
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.identity import FAMILIES
 from quarry_mq.store.state.jobs import Job, JobState, JobTable
 from tests.delivery.broker import ListedMessages
 from tests.jobs.bench import Stats

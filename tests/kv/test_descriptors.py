@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quarry_mq.kv import EngineStarved, FamilyOptions, KeyRange, RocksEngine
-from quarry_mq.kv.descriptors import SHARE_MIN, descriptor_share, require_descriptors
+from quarry_mq.kv.rocks_directory import SHARE_MIN, descriptor_share, require_descriptors
 from tests.descriptors import starved
 
 FAMILIES = {name: FamilyOptions(memtable_bytes=64 * 1024) for name in ("default", "first")}

@@ -25,7 +25,7 @@ from quarry_mq.kv import (
     RocksEngine,
     list_families,
 )
-from quarry_mq.kv.rocks_family import fail
+from quarry_mq.kv.rocks import fail
 
 ALL = KeyRange(b"", None)
 SMALL = FamilyOptions(memtable_bytes=1 << 20, block_cache_bytes=1 << 20)

@@ -29,12 +29,10 @@ from quarry_mq.server.lite.subscriptions import Asking, LiteSubscriptions, Start
 from quarry_mq.server.observability.metrics.rocketmq import Families, lag_metrics
 from quarry_mq.server.pending import DelayedDelivery
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
-from quarry_mq.store.message import Appended, Message
+from quarry_mq.server.tasks import Pacing, TimeSlice
+from quarry_mq.store.message import Appended, Message, PhysicalOffset
 from quarry_mq.store.metadata import Topic
-from quarry_mq.store.metadata.lite import LiteGroup
-from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.metadata.lite import LiteGroup, LiteSubscriptionTable
 from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.settings import Durability
 from tests.delivery.broker import ManualTimers, Receive

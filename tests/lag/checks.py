@@ -10,7 +10,7 @@ import pytest
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.wire.status import Refused
-from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.message import QueueId
 from tests.lag import rows
 from tests.lag.bench import Bench
 from tests.lag.count import Count, total

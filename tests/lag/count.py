@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.message import QueueId
 from tests.lag.readers import Place
 from tests.lag.scan import Queues, Scanned
 

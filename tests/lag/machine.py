@@ -22,10 +22,9 @@ from quarry_mq.server.lite.subscriptions import Asking, Start, StartKind
 from quarry_mq.server.pending.copies import scheduled
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import DeliverySection, NewGroupStart
-from quarry_mq.store.message import Message
+from quarry_mq.store.message import Message, QueueId, QueueOffset
 from quarry_mq.store.metadata import Group, Topic, TopicType
 from quarry_mq.store.metadata.lite import LiteGroup, light_queue_name
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.faults.machine import HOST
 from tests.lag import rows
 from tests.lag.bench import Bench

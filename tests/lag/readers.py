@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from quarry_mq.server.filters import MessageFilter
-from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.message import QueueId
 from tests.lag.scan import Queues, Scanned
 
 

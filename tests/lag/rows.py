@@ -6,7 +6,7 @@ from collections import defaultdict
 from struct import unpack_from
 
 from quarry_mq.kv import KeyRange, KeyValueEngine
-from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.message import QueueId
 
 
 def positions(engine: KeyValueEngine) -> dict[str, dict[QueueId, int]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from quarry_mq.store.fs import Disk
-from quarry_mq.store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.message import PhysicalOffset, QueueId
 from quarry_mq.store.record import StoredMessage, decode_record
 
 LIGHT_NAMES = "INNER_MULTI_DISPATCH"

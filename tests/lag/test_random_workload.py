@@ -21,10 +21,10 @@ from quarry_mq.server.lag import group_progress
 from quarry_mq.server.lag.consumer_lag import ConsumerLag
 from quarry_mq.server.lag.group_progress import GroupProgress
 from quarry_mq.server.lag.measurement import GroupTopic, Measured, QueuePosition, RunningCount
-from quarry_mq.server.lite.wanted import WantedLiteTopics
+from quarry_mq.server.lite.subscriptions import WantedLiteTopics
 from quarry_mq.server.wire.status import Refused
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import Topic
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.lag.machine import LagMachine
 
 

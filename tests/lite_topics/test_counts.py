@@ -14,13 +14,13 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as defini
 from quarry_mq.server.errors import LiteTopicsFull
 from quarry_mq.server.lite import counts
 from quarry_mq.server.lite.counts import LiteTopicCounts
-from quarry_mq.server.rpc.limits import LimitsMet
-from quarry_mq.server.tasks.worker import Worker
+from quarry_mq.server.rpc.context import LimitsMet
+from quarry_mq.server.tasks import Worker
 from quarry_mq.server.wire.status import code_of
 from quarry_mq.store.consumequeue import LightQueueStep, LiteParentsStep, RocksConsumeQueues, light_queues, names
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
+from quarry_mq.store.message import PhysicalOffset, QueueId
 from quarry_mq.store.metadata.lite import light_queue_name, light_queue_prefix
-from quarry_mq.store.offsets import PhysicalOffset, QueueId
 from tests.consumequeue.samples import A0, put, queues_over, request
 
 PARENTS = ("P", "Q", "PP")

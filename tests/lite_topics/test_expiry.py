@@ -17,9 +17,9 @@ from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.filters import TagFilter
 from quarry_mq.store.consumequeue import names
 from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.metadata.lite import light_queue_name, light_queue_prefix
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker, run, running_broker, until
 from tests.lite_topics.broker import (
     DAY_S,

@@ -10,13 +10,12 @@ import pytest
 from quarry_mq.protocol.proto.quarry.admin.v1 import lite_topics_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
 from quarry_mq.server.admin_port.calls.access import admin_needs
-from quarry_mq.server.lite import listing
+from quarry_mq.server.lite import lite_topics as listing
 from quarry_mq.store.consumequeue import names
 from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import Group
-from quarry_mq.store.metadata.lite import light_queue_name
-from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.metadata.lite import LiteSubscriptionTable, light_queue_name
 from tests.conformance.broker import RunningBroker, until
 from tests.lite_topics.broker import (
     WithBroker,

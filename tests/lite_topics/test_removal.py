@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from quarry_mq.server import tasks
 from quarry_mq.server.lite.expiry import LiteTopicExpiry
-from quarry_mq.server.tasks import time_slice
 from quarry_mq.store.consumequeue import names
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata.lite import light_queue_name
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker, until
 from tests.lite_topics.broker import (
     MINUTE_S,
@@ -31,8 +31,8 @@ from tests.lite_topics.broker import (
 def test_no_message_that_comes_meanwhile_is_lost(with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The walk is on another thread, flushes are on others, and senders come between any two steps."""
     monkeypatch.setattr(names, "LIGHT_ROWS_PER_STEP", 5)
-    monkeypatch.setattr(time_slice, "STEP_MAX", 3)
-    monkeypatch.setattr(time_slice, "REMOVED_PER_FLUSH", 20)
+    monkeypatch.setattr(tasks, "STEP_MAX", 3)
+    monkeypatch.setattr(tasks, "REMOVED_PER_FLUSH", 20)
     chance = random.Random(7)
     lites = [f"s{number:02}" for number in range(60)]
 
@@ -108,7 +108,7 @@ def test_a_message_between_the_look_and_the_removal_keeps_the_lite_topic(
 
 
 def test_many_go_in_steps_and_reach_the_disk(with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time_slice, "REMOVED_PER_FLUSH", 1_000)
+    monkeypatch.setattr(tasks, "REMOVED_PER_FLUSH", 1_000)
 
     async def test(broker: RunningBroker) -> None:
         make_parent(broker)

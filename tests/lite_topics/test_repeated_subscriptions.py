@@ -16,10 +16,9 @@ from quarry_mq.protocol.lite_attributes import LiteModel
 from quarry_mq.server.delivery import StateWriter
 from quarry_mq.server.errors import LiteQuotaExceeded
 from quarry_mq.server.lite.subscriptions import Asking, LiteSubscriptions, Start
-from quarry_mq.store.metadata.lite import LiteGroup
-from quarry_mq.store.metadata.lite_subscriptions import LiteSubscriptionTable
-from quarry_mq.store.offsets import QueueOffset
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.message import QueueOffset
+from quarry_mq.store.metadata.lite import LiteGroup, LiteSubscriptionTable
+from quarry_mq.store.state.identity import FAMILIES
 
 GROUP = "devices"
 SHARED = LiteGroup(bind_topic="events")

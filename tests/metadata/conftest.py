@@ -9,7 +9,7 @@ import pytest
 
 from quarry_mq.kv import KeyValueEngine
 from quarry_mq.kv.memory import MemoryEngine
-from quarry_mq.store.state.families import FAMILIES, open_state_engine
+from quarry_mq.store.state.identity import FAMILIES, open_state_engine
 
 
 @pytest.fixture(params=["memory", "rocksdb"])

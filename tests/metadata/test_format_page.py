@@ -16,15 +16,14 @@ from quarry_mq.protocol.names import (
     dead_letter_topic_name,
     retry_topic_name,
 )
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import QUEUES_MAX, ConsumerOffsetTable, ExponentialBackoff, Group, Topic, TopicType
 from quarry_mq.store.metadata.groups import ATTEMPTS_MAX, BACKOFF_MULTIPLIER_MAX, BACKOFF_STEPS_MAX, encode_group
-from quarry_mq.store.metadata.row_json import ATTRIBUTES_SIZE_MAX
+from quarry_mq.store.metadata.rows import ATTRIBUTES_SIZE_MAX
 from quarry_mq.store.metadata.topics import encode_topic
-from quarry_mq.store.offsets import QueueId, QueueOffset
-from quarry_mq.store.security.model import CERTIFICATES_MAX, RULES_MAX, SECRETS_MAX
+from quarry_mq.store.security.model import CERTIFICATES_MAX, RULES_MAX, SECRETS_MAX, decode_user, encode_user
 from quarry_mq.store.security.policies import SOURCES_MAX, decode_policy, encode_policy
-from quarry_mq.store.security.user_rows import decode_user, encode_user
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.identity import FAMILIES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "formats" / "metadata.md").read_text(encoding="utf-8")
 

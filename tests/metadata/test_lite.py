@@ -9,8 +9,7 @@ from quarry_mq.protocol.lite_attributes import LiteModel
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.metadata import Group, GroupTable, Topic, TopicTable, TopicType, check_topic_name
 from quarry_mq.store.metadata.lite import LiteGroup, light_queue_name, lite_topic_ttl_ms, parse_light_queue_name
-from quarry_mq.store.metadata.names import IllegalTopicName
-from quarry_mq.store.metadata.topics import TOPICS_FAMILY, encode_topic
+from quarry_mq.store.metadata.topics import TOPICS_FAMILY, IllegalTopicName, encode_topic
 
 MINUTE_MS = 60_000
 BAD_EXPIRATIONS = ("-2", "43201", "99999999999999999999", "1.5", "30m", "٣٠", " 30", "9" * 4_000)

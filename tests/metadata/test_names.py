@@ -15,7 +15,7 @@ from quarry_mq.protocol.names import (
 )
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.metadata import IllegalGroupName, IllegalTopicName, check_group_name, check_topic_name
-from quarry_mq.store.metadata.names import check_internal_topic_name
+from quarry_mq.store.metadata.topics import check_internal_topic_name
 
 ALPHABET = "%|abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 

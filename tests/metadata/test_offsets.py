@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from quarry_mq.kv import KeyRange, KeyValueEngine
 from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import ConsumerOffsetTable
 from quarry_mq.store.metadata.offsets import INDEXED_MAX, PAGE_ROWS
-from quarry_mq.store.offsets import QueueId, QueueOffset
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.identity import FAMILIES
 
 ALL = KeyRange(b"", None)
 

@@ -12,7 +12,7 @@ from quarry_mq.server.settings.sections import LimitsSection
 from quarry_mq.store.errors import AlreadyExists, TopicNotFound
 from quarry_mq.store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
 from quarry_mq.store.metadata.owners import COUNTED_MAX, Owners
-from quarry_mq.store.state.families import FAMILIES, META
+from quarry_mq.store.state.identity import FAMILIES, META
 from tests.metadata.test_topics_and_groups import ALL
 
 

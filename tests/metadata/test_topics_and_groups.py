@@ -28,7 +28,7 @@ from quarry_mq.store.metadata import (
 from quarry_mq.store.metadata.groups import decode_group, encode_group
 from quarry_mq.store.metadata.rows import PAGE_ROWS
 from quarry_mq.store.metadata.topics import TOPICS_FAMILY, decode_topic, encode_topic
-from quarry_mq.store.state.families import FAMILIES, open_state_engine
+from quarry_mq.store.state.identity import FAMILIES, open_state_engine
 
 ORDERS = Topic("Orders", TopicType.FIFO, 8, 8, attributes={"lite.topic.expiration": "30"})
 BILLING = Group("billing", fifo=True, max_attempts=3, backoff=ExponentialBackoff(1000, 60_000, 1.5))

@@ -11,8 +11,8 @@ import pytest
 from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.migration import AgreementReport, Backfill
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore
 from tests.migration.test_machine import opened
 from tests.migration.walking import advance, backfill

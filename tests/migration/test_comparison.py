@@ -12,10 +12,17 @@ import pytest
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.consumequeue import DoubleWriteConsumeQueues
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, entry_key
-from quarry_mq.store.migration.agreement import AgreementReport, QueueDifference
-from quarry_mq.store.migration.comparison import EntryComparison, Kind, Note, Scope, begin_comparison
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
-from quarry_mq.store.retention.queue_sweeps import FileSweep, RocksSweep
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.migration.comparison import (
+    AgreementReport,
+    EntryComparison,
+    Kind,
+    Note,
+    QueueDifference,
+    Scope,
+    begin_comparison,
+)
+from quarry_mq.store.retention.queue_expiry import FileSweep, RocksSweep
 from tests.consumequeue.backings import DoubleBacking, files_of, rocks_of
 from tests.consumequeue.samples import A0, A1, B0, LITE, RECORD_SIZE, physical, put, request
 

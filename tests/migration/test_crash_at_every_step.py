@@ -14,8 +14,8 @@ from typing import Final
 import pytest
 
 from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.migration import Backfill
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.settings import Durability
 from tests.faults.code_paths import CODE_PATHS, CodePath
 from tests.faults.conftest import one_thread, small_pages

@@ -13,11 +13,10 @@ from quarry_mq.store.consumequeue.rocks_layout import BOUND, ENTRIES_FAMILY, OFF
 from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
 from quarry_mq.store.migration import MigrationRows
-from quarry_mq.store.migration.agreement import AgreementReport
-from quarry_mq.store.migration.comparison import begin_comparison
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.migration.comparison import AgreementReport, begin_comparison
 from quarry_mq.store.tools.queue_repair import Repaired, _Repair, repair_agreement
 from tests.migration.test_offline import agrees, shown
 from tests.store.test_queue_modes import opened, send

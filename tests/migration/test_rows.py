@@ -6,7 +6,7 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.layout.queue_phase import QueuePhase
 from quarry_mq.store.migration import AgreementReport, MigrationRows, MigrationStep, QueueDifference
 from quarry_mq.store.migration.rows import Removing
-from quarry_mq.store.state.families import FAMILIES, META
+from quarry_mq.store.state.identity import FAMILIES, META
 
 REPORT = AgreementReport(
     began_at_ms=1,

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.delivery.handles import HandleKey, ReceiptHandle, encode_all
+from quarry_mq.server.wire.parsing import SHORT_MAX
 from quarry_mq.server.wire.status import fill_ok
-from quarry_mq.server.wire.text_sizes import SHORT_MAX
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.native import NATIVE, Native, PlainAck
-from quarry_mq.store.offsets import PhysicalOffset
 from tests.handles import HANDLE_KEY
 
 needs_native = pytest.mark.skipif(NATIVE is None, reason="no native part")

@@ -8,10 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarry_mq.store.commitlog.batch_encoder import encode_batch, native_batch_encoder
-from quarry_mq.store.message import Appended, DispatchRequest, EncodedBatch, EncodedMessage, Host, UnknownQueues
+from quarry_mq.store.commitlog.writer import encode_batch, native_batch_encoder
+from quarry_mq.store.message import (
+    Appended,
+    DispatchRequest,
+    EncodedBatch,
+    EncodedMessage,
+    Host,
+    PhysicalOffset,
+    QueueOffset,
+    UnknownQueues,
+)
 from quarry_mq.store.native import NATIVE, Native
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 from quarry_mq.store.record.properties import EncodedProperties
 
 ADDRESSES = st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16))

@@ -11,7 +11,7 @@ from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
 
 from quarry_mq.protocol.h2.frames import FRAME_HEAD, FRAME_HEAD_SIZE, PREFACE
 from quarry_mq.server.front import FrontLimits
-from quarry_mq.server.front.h2.protocol.scanner import Found, Scanner
+from quarry_mq.server.front.h2.request_head import Found, Scanner
 from quarry_mq.store.native import NATIVE
 from tests.front.engine import BIDI, ECHO, GREETING, KEEP, NOTHING, RAISE, STREAM, Engine, call, data, headers
 from tests.front.fuzz import sequence, split

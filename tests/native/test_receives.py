@@ -16,9 +16,8 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as defini
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.delivery import Delivered
 from quarry_mq.server.rpc.receives import UNUSUAL_PROPERTIES, message_items
-from quarry_mq.store.message import Host
+from quarry_mq.store.message import Host, PhysicalOffset, QueueOffset
 from quarry_mq.store.native import NATIVE, Native
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 from quarry_mq.store.record import StoredMessage
 from tests.record import zstd
 

@@ -11,9 +11,8 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.protocol.names import CHECKPOINT_TOPIC
 from quarry_mq.store.consumequeue import RocksConsumeQueues
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY, keys_of
-from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.native import Native
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from tests.consumequeue.samples import A0, A1, B0, LITE, entry, put, queues_over, request
 
 QUEUES = [A0, A1, B0, QueueId("é", 2**31 - 1), QueueId("x" * 255, 0)]

@@ -7,10 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
-from quarry_mq.store.consumequeue.rocks.entries import entries_of
-from quarry_mq.store.message import Host, Message
+from quarry_mq.store.consumequeue.rocks.entry_reader import entries_of
+from quarry_mq.store.message import Host, Message, PhysicalOffset, QueueOffset
 from quarry_mq.store.native import NATIVE, Native, RecordReader
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
 from quarry_mq.store.record import StoredMessage, decode_record, encode_blank, encode_record
 
 needs_native = pytest.mark.skipif(NATIVE is None, reason="no native part")

@@ -11,8 +11,8 @@ from quarry_mq.kv import KeyValueEngine
 from quarry_mq.store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
 from quarry_mq.store.consumequeue.rocks import bounds
 from quarry_mq.store.consumequeue.rocks_layout import minimum_key, parse_bound
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.native import Native
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from tests.consumequeue.samples import physical, put, queues_over, request, warm
 
 QUEUES = [QueueId(f"topic-{number // 4:03d}", number % 4) for number in range(100)]

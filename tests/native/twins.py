@@ -18,12 +18,11 @@ from quarry_mq.server.main import FLUSH_THREADS
 from quarry_mq.server.process.certificates import Certificates, TlsPorts
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.server.tasks.supervision import Supervisor
-from quarry_mq.server.tasks.worker import LoopThreads
+from quarry_mq.server.tasks import LoopThreads, Supervisor
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.metadata import Topic, TopicType
-from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.state.identity import HANDLE_KEY_SIZE

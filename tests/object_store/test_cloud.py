@@ -12,8 +12,13 @@ import pytest
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.index.tiered.object_store import cloud
 from quarry_mq.store.index.tiered.object_store.cloud import CloudObjects
-from quarry_mq.store.index.tiered.object_store.protocol import ObjectMissing, ObjectStore, ObjectStoreError
-from quarry_mq.store.index.tiered.object_store.uploaded import RemoteReader, upload
+from quarry_mq.store.index.tiered.object_store.protocol import (
+    ObjectMissing,
+    ObjectStore,
+    ObjectStoreError,
+    RemoteReader,
+    upload,
+)
 from tests.object_store.faulty_proxy import FaultyProxy, Trouble, proxy_before
 from tests.object_store.server import REGION, S3Server, options
 

@@ -17,12 +17,11 @@ from quarry_mq.protocol.messages.property_names import (
 )
 from quarry_mq.protocol.messages.system_flag import TransactionState
 from quarry_mq.protocol.names import HALF_TOPIC, OPERATION_TOPIC, SCHEDULE_TOPIC
-from quarry_mq.store.message import Appended, Message
+from quarry_mq.store.message import Appended, Message, QueueOffset
 from quarry_mq.store.message_store import MessageStore
-from quarry_mq.store.offsets import QueueOffset
 from quarry_mq.store.pending import DueMessage, HalfMessage, PendingMessages, Resolution
-from quarry_mq.store.pending.topics import OPERATION_DONE, TIMER_TOPIC
-from quarry_mq.store.record.tags import DELAY_LEVELS_MS
+from quarry_mq.store.pending.rows import OPERATION_DONE, TIMER_TOPIC
+from quarry_mq.store.record.properties import DELAY_LEVELS_MS
 from quarry_mq.store.settings import CHECK_AFTER_MS
 from tests.store.assembly import message
 

@@ -12,7 +12,7 @@ from quarry_mq.server.delivery.handles import HandleKey
 from quarry_mq.server.errors import InvalidRecallHandle, InvalidTransactionId
 from quarry_mq.server.pending.delays import RecallHandle
 from quarry_mq.server.pending.transactions import decode_transaction_id, encode_transaction_id
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from tests.handles import HANDLE_KEY
 
 OTHER_STORE = HandleKey(bytes(32), PhysicalOffset(0))

@@ -11,21 +11,25 @@ from typing import Any
 import pytest
 
 from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.protocol.clock import Progress
 from quarry_mq.protocol.messages.property_names import DEQUEUED_MS
 from quarry_mq.protocol.messages.system_flag import TransactionState
 from quarry_mq.protocol.names import HALF_TOPIC, OPERATION_TOPIC, SCHEDULE_TOPIC
-from quarry_mq.protocol.progress import Progress
 from quarry_mq.store.commitlog import CommitLogReader, SegmentList
 from quarry_mq.store.consumequeue.dispatch import StoredAssignment
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.message import DispatchRequest
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.pending import FAMILY, PendingBefore, PendingMessages, Resolution, progress_now, reading
-from quarry_mq.store.pending.changes import may_any_change, may_change
-from quarry_mq.store.pending.messages import RESOLUTIONS_DELETED, RESOLUTIONS_KEPT
-from quarry_mq.store.pending.progress import HALVES, TIMERS
-from quarry_mq.store.pending.topics import OPERATION_DONE, TIMER_TOPIC
+from quarry_mq.store.pending.messages import (
+    HALVES,
+    RESOLUTIONS_DELETED,
+    RESOLUTIONS_KEPT,
+    TIMERS,
+    may_any_change,
+    may_change,
+)
+from quarry_mq.store.pending.rows import OPERATION_DONE, TIMER_TOPIC
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.record.properties import EncodedProperties
 from quarry_mq.store.recovery.recovery import bring_up_to, whole_batches

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths, segment_name
-from quarry_mq.store.message import Message
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.message import Message, PhysicalOffset, QueueOffset
 from quarry_mq.store.record import encode_properties, encode_record
 
 Stored = tuple[Message, int]

@@ -35,8 +35,7 @@ from quarry_mq.protocol.messages.system_flag import COMPRESSED, Compression
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths, segment_name
 from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
-from quarry_mq.store.message import Message
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.message import Message, PhysicalOffset, QueueOffset
 from quarry_mq.store.opening.open_store import open_store
 from quarry_mq.store.record import encode_record
 from quarry_mq.store.settings import StoreSettings

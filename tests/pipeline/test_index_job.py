@@ -11,8 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from quarry_mq.pipeline.index import IndexWish, build_index
-from quarry_mq.pipeline.index.files import plan_files
-from quarry_mq.pipeline.index.split_items import Stretch
+from quarry_mq.pipeline.index.files import Stretch, plan_files
 from quarry_mq.protocol.clock import DAY_MS, SystemClock
 from quarry_mq.store.errors import StoreLocked
 from quarry_mq.store.fs import PosixDisk

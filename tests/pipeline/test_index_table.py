@@ -11,8 +11,7 @@ from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.index.keys import key_hash, keys_of, tag_text
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.offline.key_search import moving_files
-from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offline import OfflineStore, moving_files
 from quarry_mq.store.record import StoredMessage
 from tests.conftest import GoldenStore
 from tests.pipeline.tables import Row, table

@@ -20,9 +20,9 @@ from quarry_mq.store.consumequeue import open_consume_queue_engine
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.kind import inspect_store
+from quarry_mq.store.message import QueueId
 from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
 from quarry_mq.store.migration import remove_database
-from quarry_mq.store.offsets import QueueId
 from quarry_mq.store.settings import Durability
 from quarry_mq.store.verify import Check
 from tests import golden

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from quarry_mq.cli.offline.record_text import record_fields
+from quarry_mq.cli.offline.decode import record_fields
 from quarry_mq.pipeline.source import schema_of
 from quarry_mq.pipeline.source.message_columns import COLUMNS
 from quarry_mq.pipeline.source.messages import MessageReader
@@ -36,7 +36,7 @@ from quarry_mq.store.commitlog import CommitLogReader, SegmentList
 from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreLocked
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueOffset
 from quarry_mq.store.record import StoredMessage, encode_record
 from quarry_mq.store.rocketmq import Checkpoint, encode_checkpoint
 from tests import golden

@@ -16,10 +16,10 @@ from quarry_mq.server.delivery.state.inflight import InFlight, InFlightTable
 from quarry_mq.store.errors import StoreDamaged, StoreLocked
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import ConsumerOffsetTable
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.rocketmq import read_metadata
-from quarry_mq.store.state.families import FAMILIES, INFLIGHT, OFFSETS, open_state_engine
+from quarry_mq.store.state.identity import FAMILIES, INFLIGHT, OFFSETS, open_state_engine
 from quarry_mq.store.state.in_flight_key import ROWS, parse_key, subscription_prefix
 from tests import golden
 from tests.conftest import GoldenStore

@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from quarry_mq.pipeline.progress import reported
-from quarry_mq.protocol.progress import Progress
+from quarry_mq.protocol.clock import Progress
 
 
 def test_stages_are_told_by_name_with_tasks_and_rows(spark: SparkSession, tmp_path: Path) -> None:

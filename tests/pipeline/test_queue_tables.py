@@ -14,8 +14,8 @@ from quarry_mq.pipeline.source.options import InvalidOption
 from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreLocked
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.offline.store import OfflineStore, QueueSource
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.message import QueueId, QueueOffset
+from quarry_mq.store.offline import OfflineStore, QueueSource
 from tests.conftest import GoldenStore
 from tests.pipeline.tables import Row, reader, rows_of, table
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from quarry_mq.kv import KeyRange
 from quarry_mq.pipeline.rebuild import rebuild
-from quarry_mq.pipeline.rebuild.entry_rows import entry_rows, sample_keys
+from quarry_mq.pipeline.rebuild.log_entries import entry_rows, sample_keys
 from quarry_mq.pipeline.rebuild.tables import SortedEntries
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.store.consumequeue import open_consume_queue_engine
@@ -33,10 +33,10 @@ from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.kind import inspect_store
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.layout.queue_phase import QueueMode
-from quarry_mq.store.offline.store import OfflineStore
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.offline import OfflineStore
 from quarry_mq.store.opening.open_store import OpenStore, open_store
-from quarry_mq.store.pending.topics import TIMER_TOPIC
+from quarry_mq.store.pending.rows import TIMER_TOPIC
 from quarry_mq.store.record import encode_record
 from quarry_mq.store.scan import scan_log
 from quarry_mq.store.settings import StoreSettings

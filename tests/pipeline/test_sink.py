@@ -17,8 +17,7 @@ from pyspark.sql.types import StructType
 
 from quarry_mq.client.errors import BrokerUnreachable, CallRefused
 from quarry_mq.pipeline.source import InvalidOption
-from quarry_mq.pipeline.stream.errors import UnusableRow
-from quarry_mq.pipeline.stream.options import Connection, sink_options
+from quarry_mq.pipeline.stream.options import Connection, UnusableRow, sink_options
 from quarry_mq.pipeline.stream.outgoing import check_columns, messages_of
 from quarry_mq.pipeline.stream.sender import Sender
 from quarry_mq.protocol.clock import SystemClock

@@ -17,11 +17,11 @@ from quarry_mq.pipeline.stats.job import POINTS_MAX
 from quarry_mq.pipeline.stats.model import Duplicates, Point, RepeatedId, Statistics
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import READ_WRITE, ConsumerOffsetTable, Topic, TopicTable, TopicType
-from quarry_mq.store.offline.store import OfflineStore
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.offline import OfflineStore
 from quarry_mq.store.rocketmq import read_metadata
-from quarry_mq.store.state.families import open_state_engine
+from quarry_mq.store.state.identity import open_state_engine
 from tests import golden
 from tests.conftest import GoldenStore
 from tests.pipeline.logs import Stored, write_store

@@ -16,8 +16,7 @@ from quarry_mq.cli.demo import free_ports
 from quarry_mq.client.errors import BrokerUnreachable, CallRefused
 from quarry_mq.pipeline.data_source import QuarryDataSource
 from quarry_mq.pipeline.source import InvalidOption
-from quarry_mq.pipeline.stream.errors import MessagesLost
-from quarry_mq.pipeline.stream.options import source_options
+from quarry_mq.pipeline.stream.options import MessagesLost, source_options
 from quarry_mq.pipeline.stream.reader import LOOK_INTERVAL_S, StreamReader, stream_schema
 from quarry_mq.protocol.clock import ManualClock, SystemClock
 from quarry_mq.store.fs import PosixDisk

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quarry_mq.pipeline.source import InvalidOption
-from quarry_mq.pipeline.stream.progress import limited, of_json, parts, to_json
+from quarry_mq.pipeline.stream.reader import limited, of_json, parts, to_json
 
 OFFSETS = st.dictionaries(st.integers(0, 20), st.integers(0, 10_000), max_size=8)
 

@@ -18,7 +18,7 @@ from typing import Final
 import pytest
 
 from quarry_mq.store.layout.paths import StorePaths, segment_name
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from tests.e2e.broker import Broker, until
 from tests.e2e.load.raw_client import Refused
 from tests.hostile.caller import Client

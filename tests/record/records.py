@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
-from quarry_mq.store.message import Host, Message
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.message import Host, Message, PhysicalOffset, QueueOffset
 from quarry_mq.store.record import StoredMessage, decode_record, encode_properties, encode_record
 
 BORN_V4 = Host(bytes([192, 168, 7, 9]), 54_954)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from quarry_mq.protocol.messages.property_names import CRC_PROPERTY
 from quarry_mq.store.errors import Invalid
-from quarry_mq.store.message import Host, Message
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.message import Host, Message, PhysicalOffset, QueueOffset
 from quarry_mq.store.record import (
     Blank,
     Corrupt,

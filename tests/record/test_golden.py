@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from quarry_mq.protocol.messages.property_names import CRC_PROPERTY
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import (
     Blank,
     EndOfData,

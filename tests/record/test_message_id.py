@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quarry_mq.store.errors import Invalid
-from quarry_mq.store.message import Host
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import Host, PhysicalOffset
 from quarry_mq.store.record import client_message_id, offset_message_id, parse_offset_message_id
 from tests.record.records import hosts, positive64
 

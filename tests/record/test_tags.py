@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from quarry_mq.protocol.names import SCHEDULE_TOPIC
 from quarry_mq.store.record import java_hash, tags_code
-from quarry_mq.store.record.tags import DELAY_LEVELS_MS
+from quarry_mq.store.record.properties import DELAY_LEVELS_MS
 
 STORED_AT_MS = 1_795_219_820_440
 

@@ -22,10 +22,10 @@ from quarry_mq.store.replication import (
     SharedRow,
     is_shared,
 )
-from quarry_mq.store.replication.layout import ORDER_RANGE, VALUES, VERSIONS, Stamp, parse_order_key, row_id
 from quarry_mq.store.replication.replicated_rows import TABLES
+from quarry_mq.store.replication.rows import ORDER_RANGE, VALUES, VERSIONS, Stamp, parse_order_key, row_id
 from quarry_mq.store.security.sealer import Sealer
-from quarry_mq.store.state.families import FAMILIES, open_state_engine
+from quarry_mq.store.state.identity import FAMILIES, open_state_engine
 
 KEY = b"MDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDA="
 SECRET = "correct-horse-battery"

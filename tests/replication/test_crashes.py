@@ -14,7 +14,7 @@ from quarry_mq.store.metadata import Group
 from quarry_mq.store.replication import SharedKind
 from quarry_mq.store.replication import replicated_rows as shared_rows
 from quarry_mq.store.security.model import Action, Decision, Resource, Rule, Secret, User
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.identity import FAMILIES
 from tests.replication.members import SECRET, Member, gathered, member
 
 RULE = Rule(resource=Resource.parse("topic:*"), actions=frozenset(Action), decision=Decision.ALLOW)

@@ -23,7 +23,7 @@ from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.metadata import Group
 from quarry_mq.store.replication import ChangePage, SharedKind, Version
-from quarry_mq.store.replication.layout import Stamp
+from quarry_mq.store.replication.rows import Stamp
 from quarry_mq.store.security.model import Action, Decision, Resource, Rule, Secret, User, UserKind
 from tests.replication.members import SECRET, Member, gathered, in_memory, in_rocksdb
 

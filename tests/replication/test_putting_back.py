@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quarry_mq.store.replication.layout import EVERYTHING
+from quarry_mq.store.replication.rows import EVERYTHING
 from tests.replication.members import ALL, Member, gathered, member
 
 

@@ -26,8 +26,7 @@ from quarry_mq.store.replication import (
     member_id,
 )
 from quarry_mq.store.replication.change_log import HybridClock
-from quarry_mq.store.replication.layout import VERSIONS, Stamp, order_key, row_id
-from quarry_mq.store.replication.rows import COUNTER_MAX, SEEN_MAX
+from quarry_mq.store.replication.rows import COUNTER_MAX, SEEN_MAX, VERSIONS, Stamp, order_key, row_id
 from quarry_mq.store.security.model import Action, Decision, Resource, Rule, Secret, User
 from tests.replication.members import SECRET, Member, gathered, in_memory, member, rows_of
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.rocketmq import Checkpoint, decode_checkpoint, encode_checkpoint
 from quarry_mq.store.rocketmq.checkpoint import CHECKPOINT_SIZE, FIELDS, TIME_MARGIN_MS
 from tests import golden

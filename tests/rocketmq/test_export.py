@@ -16,6 +16,7 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.server.delivery.state.inflight import InFlight, InFlightTable
 from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import (
     ConsumerOffsetTable,
     CustomizedBackoff,
@@ -27,10 +28,9 @@ from quarry_mq.store.metadata import (
     TopicTable,
     TopicType,
 )
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.rocketmq import Form, export_metadata, import_metadata, parse_json, read_metadata
-from quarry_mq.store.rocketmq.json_text import format_json
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.rocketmq.model import format_json
+from quarry_mq.store.state.identity import FAMILIES
 from quarry_mq.store.state.in_flight_key import subscription_prefix
 from tests.rocketmq.conftest import Config, group_row, topic_row
 

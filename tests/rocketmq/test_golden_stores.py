@@ -10,6 +10,7 @@ from quarry_mq.kv import KeyRange
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.kind import FoundStore, StoreKind, inspect_store
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import (
     ConsumerOffsetTable,
     CustomizedBackoff,
@@ -20,9 +21,8 @@ from quarry_mq.store.metadata import (
     TopicTable,
     TopicType,
 )
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.rocketmq import ImportReport, import_metadata, read_metadata
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.identity import FAMILIES
 from tests.conftest import GoldenStore
 from tests.golden import NAMES
 

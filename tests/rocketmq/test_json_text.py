@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quarry_mq.store.rocketmq import NotJson, parse_json
-from quarry_mq.store.rocketmq.json_text import quote_integer_keys
+from quarry_mq.store.rocketmq.model import quote_integer_keys
 
 
 @pytest.mark.parametrize(

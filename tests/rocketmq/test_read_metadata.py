@@ -10,6 +10,7 @@ import pytest
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import (
     ConsumerOffsetTable,
     CustomizedBackoff,
@@ -21,11 +22,10 @@ from quarry_mq.store.metadata import (
     TopicTable,
     TopicType,
 )
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.rocketmq import ConsumerOffset, RocketmqMetadata, import_metadata, read_metadata
 from quarry_mq.store.rocketmq.model import WARNINGS_MAX
 from quarry_mq.store.rocketmq.sources import decode_v2_offset_key
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.identity import FAMILIES
 from tests.rocketmq.conftest import Config, group_row, topic_row, v2_named_row, v2_offset_row, v2_version_row
 
 

@@ -14,10 +14,10 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as defini
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.clients import ClientRegistry
-from quarry_mq.server.cluster.membership.members import Members
-from quarry_mq.server.error_reporter import ErrorReporter
+from quarry_mq.server.cluster.membership import Members
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.metadata import Directory
+from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.rpc.context import Edge
 from quarry_mq.server.rpc.messaging import messaging_methods

@@ -13,8 +13,8 @@ from quarry_mq.protocol.codes import GrpcStatus
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.clients import ClientRegistry
-from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.front import Call, Method
+from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.server.rpc.context import Edge
 from quarry_mq.server.rpc.messaging import METHOD_NAMES, messaging_methods
 from quarry_mq.server.settings.broker_settings import BrokerSettings

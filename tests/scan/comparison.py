@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import Blank, Decoded, StoredMessage, decode_record
 from quarry_mq.store.record.codec import has_crc_property
 from quarry_mq.store.scan import RecordBatch, RecordColumns, scan_segment

@@ -10,8 +10,7 @@ from random import Random
 from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.fs.protocol import Disk
 from quarry_mq.store.layout.paths import segment_name
-from quarry_mq.store.message import Message
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.message import Message, PhysicalOffset, QueueOffset
 from quarry_mq.store.record import encode_blank, encode_properties, encode_record, record_size
 from quarry_mq.store.record.layout import BLANK_SIZE
 from tests.commitlog.records import LOG, open_log

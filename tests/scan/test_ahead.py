@@ -8,7 +8,7 @@ from threading import Event, Thread
 
 import pytest
 
-from quarry_mq.store.scan.ahead import AHEAD_BYTES, PORTION_BYTES, ReadAhead
+from quarry_mq.store.scan.log import AHEAD_BYTES, PORTION_BYTES, ReadAhead
 from tests.commitlog.records import SameThread
 
 SEGMENT_BYTES = 1 << 30

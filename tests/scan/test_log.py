@@ -19,8 +19,7 @@ from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAM
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import segment_name
-from quarry_mq.store.message import DispatchRequest
-from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.record import Blank, Decoded, EndOfData, StoredMessage, Torn, encode_blank
 from quarry_mq.store.scan import FoundRecords, LogScan, scan_in_bulk, scan_log, scan_records
 from tests import golden

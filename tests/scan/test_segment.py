@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quarry_mq.store.message import Message
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import Message, PhysicalOffset
 from quarry_mq.store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn, encode_blank
 from quarry_mq.store.record.layout import RECORD_SIZE_MINIMUM
 from quarry_mq.store.scan import fields, scan_segment, segment

@@ -8,11 +8,16 @@ from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.protocol.signature import signed_admin_headers, signed_messaging_headers
 from quarry_mq.server.errors import TooManyFailures, Unauthenticated
 from quarry_mq.server.security.admin_authentication import SHARE_MAX, SMALL_SHARE_MAX, AdminAuthenticator, AdminCall
-from quarry_mq.server.security.authentication import Authenticator
-from quarry_mq.server.security.credentials import Credentials, How, Identity
-from quarry_mq.server.security.failures import CALLERS_MAX, SOURCE_FACTOR, FailureLimit
-from quarry_mq.server.security.freshness import Freshness
-from quarry_mq.server.security.terms import source_of
+from quarry_mq.server.security.authentication import Authenticator, Freshness
+from quarry_mq.server.security.credentials import (
+    CALLERS_MAX,
+    SOURCE_FACTOR,
+    Credentials,
+    FailureLimit,
+    How,
+    Identity,
+    source_of,
+)
 from quarry_mq.store.security.model import UserKind
 from quarry_mq.store.security.subjects import subject_of
 from tests.certificates import make_client_certificate

@@ -7,8 +7,7 @@ import pytest
 from quarry_mq.server.delivery.retry_topics import RetryOwners
 from quarry_mq.server.errors import PermissionDenied
 from quarry_mq.server.security.authorization import Authorizer, Need
-from quarry_mq.server.security.credentials import How, Identity
-from quarry_mq.server.security.terms import Access
+from quarry_mq.server.security.credentials import Access, How, Identity
 from quarry_mq.store.security.model import Action, Decision, ResourceKind, UserKind
 from quarry_mq.store.security.policies import decide
 from tests.security.users import Counted, MemoryPolicies, MemoryUsers, rule, user

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from quarry_mq.server.errors import Unauthenticated
-from quarry_mq.server.security.freshness import Freshness
+from quarry_mq.server.security.authentication import Freshness
 
 BERLIN, SHANGHAI, KOLKATA = (ZoneInfo(name) for name in ("Europe/Berlin", "Asia/Shanghai", "Asia/Kolkata"))
 WINDOW_MS = 300_000

@@ -20,7 +20,7 @@ def rule(resource: str, *actions: Action, decision: Decision = Decision.ALLOW) -
 
 
 class MemoryUsers:
-    """Implements `server.security.terms.Users`."""
+    """Implements `server.security.credentials.Users`."""
 
     def __init__(self, *users: User) -> None:
         self._users = {each.name: each for each in users}
@@ -43,7 +43,7 @@ class MemoryUsers:
 
 
 class MemoryPolicies:
-    """Implements `server.security.terms.Policies`."""
+    """Implements `server.security.credentials.Policies`."""
 
     def __init__(self) -> None:
         self._policies: dict[str, Policy] = {}

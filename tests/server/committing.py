@@ -14,7 +14,7 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.append.group_commit import GroupCommit, LogFlushes, Stored
 from quarry_mq.server.settings.sections import StoreSection
-from quarry_mq.server.tasks.worker import LoopThreads
+from quarry_mq.server.tasks import LoopThreads
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.fs.posix import PosixDisk
 from quarry_mq.store.message import Appended, DispatchRequest, EncodedMessage, Message

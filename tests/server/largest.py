@@ -17,7 +17,7 @@ from quarry_mq.protocol.limits import (
     WireLimits,
 )
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server.wire.property_room import ROOM_FOR_SENDERS
+from quarry_mq.server.wire.validate import ROOM_FOR_SENDERS
 
 TOPIC: Final = "t" * 127
 GROUP: Final = "g" * 120

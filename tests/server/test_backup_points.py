@@ -11,11 +11,11 @@ import pytest
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.maintenance.backup_points import LEASE_S, POINTS_MAX, BackupPoints, Engines
 from quarry_mq.store.backup import plan_live, write_backup
-from quarry_mq.store.commitlog.pins import SegmentPins
+from quarry_mq.store.commitlog.segments import SegmentPins
 from quarry_mq.store.errors import Busy, Invalid
 from quarry_mq.store.fs import PosixCopyingDisk
+from quarry_mq.store.message import QueueOffset
 from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
-from quarry_mq.store.offsets import QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.settings import StoreSettings
 from tests.verify.stores import ORDERS, send, verified

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from quarry_mq.kv import EngineCorrupt, EngineFull, KvError
-from quarry_mq.server.maintenance.checkpoints import CheckpointKeeper
+from quarry_mq.server.maintenance.maintenance import CheckpointKeeper
 
 
 def run_until(save: Callable[[int], None], saves: int) -> tuple[list[Exception], list[str]]:

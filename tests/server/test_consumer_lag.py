@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from quarry_mq.kv import EngineCorrupt, EngineFull
-from quarry_mq.server.counters.traffic import OTHER
+from quarry_mq.server.counters import OTHER
 from quarry_mq.server.delivery import retry_topic_name
 from quarry_mq.server.delivery.open_subscriptions import IDLE_SUBSCRIPTION_S
 from quarry_mq.server.lag import consumer_lag
 from quarry_mq.server.lag.consumer_lag import ConsumerLag, LagTotals, PairLag
 from quarry_mq.server.lag.measurement import GroupTopic
 from quarry_mq.server.observability.metrics.rocketmq import Families, lag_metrics
+from quarry_mq.store.message import QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.metadata import ConsumerOffsetTable
 from quarry_mq.store.metadata.lite import light_queue_name
-from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 from tests.delivery.test_troubles import fail_writes, heal_writes
 

@@ -24,9 +24,8 @@ from quarry_mq.server.append.group_commit import Stored
 from quarry_mq.server.observability.metrics.instruments import PendingMetrics
 from quarry_mq.server.pending.copies import carried_over, delivered, recall, scheduled
 from quarry_mq.store.errors import Busy, DiskRefused, Invalid, MessageTooLarge, StorePoisoned
-from quarry_mq.store.message import Message, MessageCopy
-from quarry_mq.store.offsets import PhysicalOffset
-from quarry_mq.store.pending.topics import TIMER_TOPIC
+from quarry_mq.store.message import Message, MessageCopy, PhysicalOffset
+from quarry_mq.store.pending.rows import TIMER_TOPIC
 from quarry_mq.store.record import StoredMessage, decode_record, encode_properties, encode_record
 from tests.store.assembly import HOST, message
 

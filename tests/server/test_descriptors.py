@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from quarry_mq.kv import EngineStarved
 from quarry_mq.server.process.descriptors import CONNECTIONS_MIN, DescriptorPlan, DescriptorWatch
-from quarry_mq.server.tasks.worker import LoopThreads
+from quarry_mq.server.tasks import LoopThreads
 from quarry_mq.store.errors import DiskRefused, Invalid
 from quarry_mq.store.settings import Durability
 from tests.server.committing import Bench, run

@@ -7,9 +7,9 @@ from concurrent.futures import Future
 
 import pytest
 
-from quarry_mq.server.tasks.worker import LoopThreads
+from quarry_mq.server.tasks import LoopThreads
 from quarry_mq.store.errors import Invalid, MessageTooLarge, StorePoisoned
-from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.message import QueueId
 from quarry_mq.store.settings import Durability
 from tests.server.committing import Bench, run
 from tests.store.assembly import SEGMENT_SIZE, message

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from quarry_mq.server.tasks.worker import LoopThreads
+from quarry_mq.server.tasks import LoopThreads
 from quarry_mq.store import message_store
-from quarry_mq.store.commitlog import batch_encoder as batches
-from quarry_mq.store.commitlog.batch_encoder import native_batch_encoder
+from quarry_mq.store.commitlog import writer as batches
+from quarry_mq.store.commitlog.writer import native_batch_encoder
 from quarry_mq.store.errors import StorePoisoned
-from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueId
 from quarry_mq.store.native import NATIVE
-from quarry_mq.store.offsets import PhysicalOffset, QueueId
 from quarry_mq.store.record import encode_record
 from quarry_mq.store.settings import Durability
 from tests.server.committing import Bench, run

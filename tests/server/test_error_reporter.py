@@ -10,7 +10,7 @@ from structlog.typing import EventDict
 
 from quarry_mq.kv import EngineClosed, EngineCorrupt, KvError
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.server.error_reporter import PLACES_MAX, REPEATED_AFTER_S, ErrorReporter
+from quarry_mq.server.observability.error_reporter import PLACES_MAX, REPEATED_AFTER_S, ErrorReporter
 from quarry_mq.store.errors import (
     BrokerError,
     Busy,

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from quarry_mq.server.tasks.worker import LoopThreads
+from quarry_mq.server.tasks import LoopThreads
 from quarry_mq.store.errors import DiskRefused
 from quarry_mq.store.settings import Durability
 from tests.server.committing import Bench, run

@@ -21,7 +21,7 @@ from quarry_mq.server.process.garbage import (
     GROWTH_LOOKED_AT_S,
     GarbageSearch,
 )
-from quarry_mq.server.process.system import own_bytes
+from quarry_mq.server.process.process_metrics import own_bytes
 
 
 class Circle:

@@ -13,10 +13,10 @@ import pytest
 from quarry_mq.kv import EngineCorrupt, EngineFull, Family
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.server.append import group_commit
-from quarry_mq.server.tasks.worker import LoopThreads
+from quarry_mq.server.tasks import LoopThreads
 from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY
 from quarry_mq.store.errors import DiskRefused, Invalid, StorePoisoned
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.settings import Durability
 from tests.server.committing import Bench, run
 from tests.store.assembly import assemble, message

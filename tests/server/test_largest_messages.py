@@ -13,15 +13,14 @@ from quarry_mq.protocol.names import DEAD_LETTER_PREFIX
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.admin.dead_letter_box import _copy
-from quarry_mq.server.admin_port.messages.resend import new_message
+from quarry_mq.server.admin_port.messages.dead_letters import new_message
 from quarry_mq.server.append.copies import fitted
 from quarry_mq.server.delivery.dead_letters import _dead_letter
 from quarry_mq.server.pending.copies import carried_over, committed, delivered, given_up, half_of, recall, scheduled
 from quarry_mq.server.settings.sections.limits import LimitsSection
 from quarry_mq.server.wire.messages import to_message
-from quarry_mq.server.wire.property_room import ADDED_LATER, ROOM_FOR_LATER, ROOM_FOR_SENDERS
 from quarry_mq.server.wire.status import Refused
-from quarry_mq.server.wire.validate import check_send
+from quarry_mq.server.wire.validate import ADDED_LATER, ROOM_FOR_LATER, ROOM_FOR_SENDERS, check_send
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.message import Host, Message
 from quarry_mq.store.metadata import Topic, TopicType

@@ -6,7 +6,7 @@ import pytest
 
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.errors import OverLimit
-from quarry_mq.server.rpc.limits import RATES_KEPT_MAX, LimitsMet, RequestRates, WaitingSizes
+from quarry_mq.server.rpc.context import RATES_KEPT_MAX, LimitsMet, RequestRates, WaitingSizes
 from quarry_mq.store.errors import Busy
 
 

@@ -11,7 +11,7 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.server.errors import NoSuchSetting
 from quarry_mq.server.settings.broker_settings import BrokerSettings, SettingsInvalid, load_settings
 from quarry_mq.server.settings.live_settings import ROW, LiveSettings, live_fields
-from quarry_mq.store.state.families import FAMILIES, META
+from quarry_mq.store.state.identity import FAMILIES, META
 
 
 class World:

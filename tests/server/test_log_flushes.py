@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from quarry_mq.server.append.group_commit import LogFlushes
-from quarry_mq.server.tasks.worker import LoopThreads
+from quarry_mq.server.tasks import LoopThreads
 from quarry_mq.store.errors import StorePoisoned
-from quarry_mq.store.message import Appended
+from quarry_mq.store.message import Appended, QueueId
 from quarry_mq.store.native import Native
-from quarry_mq.store.offsets import QueueId
 from quarry_mq.store.settings import Durability
 from tests.native.conftest import native
 from tests.server.committing import Bench, run

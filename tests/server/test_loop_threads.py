@@ -12,7 +12,7 @@ from threading import Event, get_ident
 
 import pytest
 
-from quarry_mq.server.tasks.worker import LoopThreads
+from quarry_mq.server.tasks import LoopThreads
 
 
 class Thing:

@@ -58,7 +58,7 @@ def test_memory_does_not_grow_with_topics_and_groups(tmp_path: Path, monkeypatch
     monkeypatch.setattr("quarry_mq.store.metadata.offsets.INDEXED_MAX", CACHED)
     monkeypatch.setattr("quarry_mq.server.rpc.routes.QUEUES_MIN", 1)
     monkeypatch.setattr("quarry_mq.server.rpc.routes.BYTES_MAX", 16 << 10)
-    monkeypatch.setattr("quarry_mq.server.counters.traffic.CANDIDATES_PER_ROW", 1)
+    monkeypatch.setattr("quarry_mq.server.counters.CANDIDATES_PER_ROW", 1)
     few_series = {"top_topics": CACHED, "top_groups": CACHED}
 
     async def test() -> None:

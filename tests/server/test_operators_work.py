@@ -7,12 +7,11 @@ import asyncio
 import pytest
 
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.server.counters.traffic import Rates, RecentRates, Traffic
+from quarry_mq.server.counters import Rates, RecentRates, Traffic
 from quarry_mq.server.lag.group_progress import NOTHING, Accumulation, Budget
-from quarry_mq.server.tasks.time_slice import PAUSES_PER_SLICE, TURNS, WORK_S, Pacing
+from quarry_mq.server.tasks import PAUSES_PER_SLICE, TURNS, WORK_S, Pacing
 from quarry_mq.store.errors import Invalid
-from quarry_mq.store.message import Appended
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.message import Appended, PhysicalOffset, QueueOffset
 
 
 def test_long_work_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +29,7 @@ def test_long_work_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) 
                 await time_slice.pause()
                 await time_slice.pause()
 
-    monkeypatch.setattr("quarry_mq.server.tasks.time_slice.asyncio.sleep", sleep)
+    monkeypatch.setattr("quarry_mq.server.tasks.asyncio.sleep", sleep)
     asyncio.run(test())
     assert slept == [pytest.approx(PAUSES_PER_SLICE * WORK_S)] * 3
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from quarry_mq.protocol.clock import ManualClock, SystemClock
-from quarry_mq.protocol.progress import Progress
+from quarry_mq.protocol.clock import ManualClock, Progress, SystemClock
 from quarry_mq.server.process.process_metrics import ProcessStats, RecoveryStats
 
 

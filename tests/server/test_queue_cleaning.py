@@ -16,9 +16,9 @@ from quarry_mq.server.maintenance.queue_cleanup import CleaningSettings, QueueCl
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, ENTRY
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
-from quarry_mq.store.offline.store import OfflineStore
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.offline import OfflineStore
 from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.verify import verify
 from tests.store.assembly import message

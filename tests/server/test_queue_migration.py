@@ -14,7 +14,7 @@ from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.maintenance.queue_migration import OnlineMigration
 from quarry_mq.store.errors import Busy, Forbidden
 from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
-from quarry_mq.store.offsets import QueueOffset
+from quarry_mq.store.message import QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore
 from tests.migration.test_machine import opened
 from tests.store.test_queue_modes import ORDERS, entries, send

@@ -1,4 +1,4 @@
-"""Queues that nobody can use any more go by themselves, on a whole broker (server/maintenance/queue_removal.py)."""
+"""Queues that nobody can use any more go by themselves, on a whole broker (server/maintenance/queue_cleanup.py)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 import structlog
 
 from quarry_mq.kv import EngineFull, KvError
-from quarry_mq.server.maintenance import queue_removal
-from quarry_mq.server.maintenance.queue_removal import QueueRemoval
-from quarry_mq.server.tasks import time_slice
+from quarry_mq.server import tasks
+from quarry_mq.server.maintenance import queue_cleanup
+from quarry_mq.server.maintenance.queue_cleanup import QueueRemoval
 from quarry_mq.store.layout.queue_phase import QueueMode
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.message import QueueId, QueueOffset
 from tests.conformance.broker import RunningBroker, run, running_broker, until
 from tests.conformance.client import Client
 from tests.conformance.client import message as wire_message
@@ -212,8 +212,8 @@ def test_what_rocketmq_has_made_on_the_store_meanwhile_stays(with_queues: Callab
 def test_many_unknown_topics_go_in_steps_and_reach_the_disk(
     with_queues: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_removal, "NAMES_PER_LOOK", 40)
-    monkeypatch.setattr(time_slice, "REMOVED_PER_FLUSH", 100)
+    monkeypatch.setattr(queue_cleanup, "NAMES_PER_LOOK", 40)
+    monkeypatch.setattr(tasks, "REMOVED_PER_FLUSH", 100)
 
     async def test(broker: RunningBroker) -> None:
         for number in range(300):

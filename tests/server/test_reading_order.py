@@ -10,9 +10,9 @@ import pytest
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.cluster.reading_order import ReadingOrder
 from quarry_mq.server.errors import OrderWouldBreak
-from quarry_mq.server.tasks.time_slice import TimeSlice
+from quarry_mq.server.tasks import TimeSlice
+from quarry_mq.store.message import QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.metadata import Group, Topic, TopicType
-from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
 
 ORDERS = Topic("orders", TopicType.FIFO, 2, 2)
 

@@ -1,4 +1,4 @@
-"""Removal gives way to what else the event loop has to do (server/tasks/time_slice.py)."""
+"""Removal gives way to what else the event loop has to do (server/tasks.py)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.server.tasks.time_slice import LATE_S, PAUSES_MAX, PAUSES_PER_STEP, STEP_S, RemovalSteps
+from quarry_mq.server.tasks import LATE_S, PAUSES_MAX, PAUSES_PER_STEP, STEP_S, RemovalSteps
 
 TOOK_S = STEP_S * 2
 

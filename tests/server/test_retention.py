@@ -17,11 +17,10 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.server.append.group_commit import GroupCommit, LogFlushes
 from quarry_mq.server.maintenance.retention import Retention, RetentionTimes
 from quarry_mq.server.settings.sections import StoreSection
-from quarry_mq.server.tasks.worker import LoopThreads
+from quarry_mq.server.tasks import LoopThreads
 from quarry_mq.store.errors import DiskRefused
 from quarry_mq.store.fs import DiskSpace
-from quarry_mq.store.message import Appended
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import Appended, PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.retention import Cause, ExpirySettings
 from tests.expiry.log import BODY, QUEUE, Life, fill, machine, view_of
 from tests.faults.disk import FaultyDisk

@@ -10,7 +10,7 @@ import pytest
 from quarry_mq.protocol.clock import ManualClock, SystemClock
 from quarry_mq.server.lag.measurement import RunningCount
 from quarry_mq.server.observability.samples import PAUSES_PER_SLICE, PAUSES_WHILE_BUSY, Sampling
-from quarry_mq.server.tasks.time_slice import WORK_S
+from quarry_mq.server.tasks import WORK_S
 from quarry_mq.store.errors import StoreDamaged
 
 TOOK_S = 2 * WORK_S

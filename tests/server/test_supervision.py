@@ -16,7 +16,7 @@ from quarry_mq.server.observability.logs import Repeats
 from quarry_mq.server.process.health import HealthState, Phase
 from quarry_mq.server.process.stop import Stop, StopTimes
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.server.tasks.supervision import Supervisor
+from quarry_mq.server.tasks import Supervisor
 
 
 async def _fail() -> None:

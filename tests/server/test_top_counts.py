@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarry_mq.server.counters.traffic import CANDIDATES_PER_ROW, OTHER, TopCounts
+from quarry_mq.server.counters import CANDIDATES_PER_ROW, OTHER, TopCounts
 
 
 class Key(NamedTuple):

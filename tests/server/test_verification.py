@@ -12,7 +12,7 @@ import pytest
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.maintenance.verification import OnlineVerification
 from quarry_mq.store.errors import Busy, Invalid
-from quarry_mq.store.verify.verdicts import VERDICTS_KEPT, Verdict, Verdicts, VerdictState
+from quarry_mq.store.verify.report import VERDICTS_KEPT, Verdict, Verdicts, VerdictState
 from tests.server.test_backup_points import Bench
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from quarry_mq.cli.demo import free_ports
-from quarry_mq.server.shards.launch import Child, Launch
+from quarry_mq.server.shards.process import Child, Launch
 from tests.e2e.broker import PROJECT, clean_environment, quarry, until
 
 STOP_TIMEOUT_S: Final = 30.0

@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.server.admin.stats.history import DayTotals, Moved
+from quarry_mq.server.admin.stats import DayTotals, Moved
 
 HOUR_S = 3_600
 DAY_S = 24 * HOUR_S

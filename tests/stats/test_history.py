@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarry_mq.server.admin.stats.history import History, Series
+from quarry_mq.server.admin.stats import History, Series
 from quarry_mq.store.errors import Invalid
 
 SERIES = (Series("sent", "messages/s"), Series("lag", "seconds"))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarry_mq.server.admin.stats.history import Gauge, Percentile, Rate, percentile
-from quarry_mq.server.counters.stages import BucketHistogram
+from quarry_mq.server.admin.stats import Gauge, Percentile, Rate, percentile
+from quarry_mq.server.counters import BucketHistogram
 
 BOUNDS = (0.001, 0.004, 0.016, 0.064)
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.server.admin.pages import pages as names_module
-from quarry_mq.server.admin.pages.pages import NamePage, NameSearch
+from quarry_mq.server.admin import pages as names_module
+from quarry_mq.server.admin.pages import NamePage, NameSearch
 from quarry_mq.server.observability.samples import NameCounts
-from quarry_mq.server.tasks.time_slice import TimeSlice
+from quarry_mq.server.tasks import TimeSlice
 from quarry_mq.store.metadata import Group, GroupTable, Topic, TopicTable, TopicType
 from quarry_mq.store.metadata.rows import NamesFound
 from quarry_mq.store.metadata.topics import SYSTEM_ATTRIBUTE
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.identity import FAMILIES
 
 NAMES = st.sets(st.text("aAbB_", min_size=1, max_size=4), max_size=40)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.server.counters.traffic import RecentRates, Traffic
-from quarry_mq.store.message import Appended
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.server.counters import RecentRates, Traffic
+from quarry_mq.store.message import Appended, PhysicalOffset, QueueOffset
 
 
 class Load:

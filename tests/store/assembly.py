@@ -6,18 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quarry_mq.kv.memory import MemoryEngine
-from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.protocol.progress import Progress
+from quarry_mq.protocol.clock import ManualClock, Progress
 from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
-from quarry_mq.store.commitlog.store_times import StoreTimes
+from quarry_mq.store.commitlog.segments import StoreTimes
 from quarry_mq.store.consumequeue import RocksConsumeQueues
 from quarry_mq.store.consumequeue.bounds import QueueOffsets
 from quarry_mq.store.consumequeue.dispatch import StoredAssignment
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.fs import Disk
-from quarry_mq.store.message import Host, Message
+from quarry_mq.store.message import Host, Message, PhysicalOffset
 from quarry_mq.store.message_store import MessageStore
-from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.pending import FAMILY, PendingMessages, reading
 from quarry_mq.store.recovery.recovery import RecoveryReport, SavePosition, recover
 from quarry_mq.store.recovery.verdict import Stop

@@ -14,8 +14,8 @@ from quarry_mq.store.consumequeue import open_consume_queue_engine
 from quarry_mq.store.consumequeue.rocks_layout import BOUND, ENTRIES_FAMILY, OFFSET_FAMILY, entry_key, minimum_key
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.offline.store import OfflineStore
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.message import QueueId, QueueOffset
+from quarry_mq.store.offline import OfflineStore
 from tests.store.assembly import message
 from tests.store.test_golden_stores import opened
 

@@ -7,9 +7,8 @@ import errno
 import pytest
 
 from quarry_mq.store.errors import DiskRefused, MessageTooLarge
-from quarry_mq.store.message import EncodedMessage, Message
+from quarry_mq.store.message import EncodedMessage, Message, PhysicalOffset, QueueId
 from quarry_mq.store.native import NATIVE
-from quarry_mq.store.offsets import PhysicalOffset, QueueId
 from quarry_mq.store.record import encode_properties, tags_code
 from tests.faults.disk import FaultyDisk
 from tests.store.assembly import LOG, SEGMENT_SIZE, Assembly, assemble, message, queue_engine

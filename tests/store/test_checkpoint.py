@@ -16,13 +16,11 @@ from quarry_mq.store.commitlog import CommitLogReader, SegmentList
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.recovery.checkpoint import StoreCheckpoint, durable_segments, read_checkpoint, taken_over
 from quarry_mq.store.rocketmq import UNKNOWN, Checkpoint, encode_checkpoint
-from quarry_mq.store.state.durable_state import DurableState
-from quarry_mq.store.state.families import FAMILIES
-from quarry_mq.store.state.identity import StoreIdentity
+from quarry_mq.store.state.identity import FAMILIES, DurableState, StoreIdentity
 from tests.faults.disk import FaultyDisk
 from tests.store.assembly import LOG, Assembly, assemble, message, queue_engine
 from tests.store.test_golden_stores import opened

@@ -11,7 +11,7 @@ import pytest
 from quarry_mq.kv import KeyRange
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.errors import DiskRefused, StoreDamaged, StorePoisoned
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from tests.faults.disk import FaultyDisk, PowerCut
 from tests.store.assembly import LOG, Assembly, assemble, message, queue_engine
 

@@ -10,11 +10,11 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.fs import PosixDisk
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.settings import StoreSettings
 from quarry_mq.store.state.deleted_topics import DeletedTopics
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.identity import FAMILIES
 from tests.store.assembly import message
 
 

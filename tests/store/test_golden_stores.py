@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from quarry_mq.protocol.clock import SystemClock
-from quarry_mq.protocol.progress import Progress
+from quarry_mq.protocol.clock import Progress, SystemClock
 from quarry_mq.store.consumequeue import FileConsumeQueueReader
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.message_store import MessageStore
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.settings import SEGMENT_SIZE, StoreSettings
 

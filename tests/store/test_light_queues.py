@@ -11,7 +11,7 @@ from quarry_mq.store.consumequeue import LastEntry
 from quarry_mq.store.consumequeue.dispatch import StoredAssignment, light_queues
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.settings import StoreSettings
 from tests.faults.disk import FaultyDisk

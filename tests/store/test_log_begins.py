@@ -1,12 +1,12 @@
-"""The store remembers where the log began in the past (store/commitlog/log_begins.py)."""
+"""The store remembers where the log began in the past (store/commitlog/segments.py)."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quarry_mq.store.commitlog.log_begins import NOTES_MAX, LogBegins
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.commitlog.segments import NOTES_MAX, LogBegins
+from quarry_mq.store.message import PhysicalOffset
 
 
 class Kept:

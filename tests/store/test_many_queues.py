@@ -12,7 +12,7 @@ from quarry_mq.store.consumequeue.search import TimeBoundary
 from quarry_mq.store.errors import MessageTooLarge
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.settings import StoreSettings
 from tests.memory import grown, kept_alive

@@ -7,7 +7,7 @@ import pytest
 from quarry_mq.kv import EngineFull
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import Invalid, MessageTooLarge, StoreDamaged, StorePoisoned
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from tests.faults.disk import FaultyDisk
 from tests.store.assembly import Assembly, assemble, message, queue_engine
 

@@ -19,11 +19,11 @@ from quarry_mq.store.errors import NotAStore, StoreUnusable
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.metadata import Topic, TopicType
-from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offline import OfflineStore
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.opening.repair import NO_ORDERS, Orders
 from quarry_mq.store.settings import StoreSettings
-from quarry_mq.store.state.families import FAMILIES, META, open_state_engine
+from quarry_mq.store.state.identity import FAMILIES, META, open_state_engine
 from tests.cli.offline_runner import refusal
 
 COMMANDS: Final = [

@@ -13,12 +13,12 @@ from structlog.testing import capture_logs
 
 from quarry_mq.kv import EngineFull
 from quarry_mq.kv.rocks import RocksEngine
-from quarry_mq.protocol.progress import Progress
+from quarry_mq.protocol.clock import Progress
 from quarry_mq.store.consumequeue.rocks_layout import BOUND, OFFSET_FAMILY, maximum_key, minimum_key
 from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreLocked, StoreUnusable
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.state.identity import StoreIdentity
 from tests.store.assembly import message
 from tests.store.test_golden_stores import entries_of, opened

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.store.commitlog.pins import SegmentPins
+from quarry_mq.store.commitlog.segments import SegmentPins
 from quarry_mq.store.errors import Invalid
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 
 
 def test_the_lowest_of_all_pins_counts() -> None:

@@ -13,15 +13,14 @@ from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.fs import Disk, PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import QUEUES_MAX, READ_WRITE, Topic, TopicType
-from quarry_mq.store.offline.store import OfflineStore
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.offline import OfflineStore
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.opening.preview import preview
 from quarry_mq.store.opening.repair import NO_ORDERS, Orders
 from quarry_mq.store.settings import StoreSettings
-from quarry_mq.store.state.families import open_state_engine
-from quarry_mq.store.state.identity import StoreIdentity
+from quarry_mq.store.state.identity import StoreIdentity, open_state_engine
 from quarry_mq.store.verify import verify
 from tests.pipeline.logs import write_store
 from tests.store.assembly import message

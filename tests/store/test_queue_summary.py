@@ -20,8 +20,8 @@ from quarry_mq.store.consumequeue.queue_summary import (
 from quarry_mq.store.errors import Unavailable
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode
-from quarry_mq.store.offline.store import OfflineStore, QueueSource
-from quarry_mq.store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.message import PhysicalOffset, QueueId
+from quarry_mq.store.offline import OfflineStore, QueueSource
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.settings import StoreSettings
 from tests.consumequeue.samples import put, queues_over, request

@@ -11,8 +11,7 @@ import pytest
 from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.consumequeue.dispatch import OffsetAssignment
 from quarry_mq.store.errors import StoreDamaged
-from quarry_mq.store.message import Appended
-from quarry_mq.store.offsets import PhysicalOffset, QueueId
+from quarry_mq.store.message import Appended, PhysicalOffset, QueueId
 from quarry_mq.store.recovery.verdict import VERDICTS, Ending, Place, Stop
 from quarry_mq.store.scan import FoundRecords, scan_records
 from tests.faults.disk import FaultyDisk
@@ -144,7 +143,7 @@ def test_a_recovery_that_is_killed_again_and_again_goes_on_where_it_was(
     """rmq#9587: a probe kills a slow recovery, and it starts over, forever. Both for a log that has only to be read
     again and for one whose queues have to be made.
     """
-    monkeypatch.setattr("quarry_mq.store.scan.plain.RUN_RECORDS", 8)
+    monkeypatch.setattr("quarry_mq.store.scan.fields.RUN_RECORDS", 8)
     save_every_bytes, kills = 30_000, 12
     chance = Random(seed)
     disk, engine = FaultyDisk(), queue_engine()

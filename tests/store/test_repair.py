@@ -17,8 +17,8 @@ from quarry_mq.store.commitlog import CommitLogReader, SegmentList
 from quarry_mq.store.errors import MessageGivenUp, StoreDamaged
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.message_store import MessageStore
-from quarry_mq.store.offsets import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.opening.repair import Damage, Orders, find_damage, replace_all
 from quarry_mq.store.record import Corrupt, StoredMessage, Torn

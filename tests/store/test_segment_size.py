@@ -19,9 +19,8 @@ from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.errors import StoreDamaged, StoreUnusable
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths, segment_name
-from quarry_mq.store.message import Host, Message
-from quarry_mq.store.offline.store import OfflineStore
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import Host, Message, PhysicalOffset
+from quarry_mq.store.offline import OfflineStore
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.settings import Durability, StoreSettings
 

@@ -16,8 +16,8 @@ from quarry_mq.store.consumequeue.search import TimeBoundary, offset_at_time
 from quarry_mq.store.errors import MessageGivenUp, StoreDamaged
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode
-from quarry_mq.store.offline.store import OfflineStore
-from quarry_mq.store.offsets import QueueId
+from quarry_mq.store.message import QueueId
+from quarry_mq.store.offline import OfflineStore
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.settings import StoreSettings

@@ -11,7 +11,7 @@ from quarry_mq.store.security.model import Action, Decision, Resource, Rule, Sec
 from quarry_mq.store.security.policies import PolicyTable, parse_source
 from quarry_mq.store.security.sealer import Sealer
 from quarry_mq.store.security.users import UserTable
-from quarry_mq.store.state.families import open_state_engine
+from quarry_mq.store.state.identity import open_state_engine
 
 FIRST_KEY = b"MDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDA="
 SECOND_KEY = b"MTExMTExMTExMTExMTExMTExMTExMTExMTExMTExMTE="

@@ -9,7 +9,7 @@ import pytest
 from quarry_mq.kv import EngineMissing, KeyRange, KvError
 from quarry_mq.kv.options import FamilyOptions
 from quarry_mq.kv.rocks import RocksEngine, list_families
-from quarry_mq.store.state.families import ADDED_FAMILIES, FAMILIES, META, SHARED, TOPICS, USERS, open_state_engine
+from quarry_mq.store.state.identity import ADDED_FAMILIES, FAMILIES, META, SHARED, TOPICS, USERS, open_state_engine
 from tests.users.tables import FIRST_KEY, orders, tables_in
 
 ALL = KeyRange(b"", None)

@@ -13,7 +13,7 @@ from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.errors import Invalid, RuleNotFound
 from quarry_mq.store.security.model import RULES_MAX, Action, Decision, Policy, Resource, ResourceKind, Rule
 from quarry_mq.store.security.policies import SOURCES_MAX, decide, deciding_rule, parse_source
-from quarry_mq.store.state.families import FAMILIES
+from quarry_mq.store.state.identity import FAMILIES
 from tests.users.tables import FIRST_KEY, Tables, orders, rule, tables_in
 
 ALLOW, DENY = Decision.ALLOW, Decision.DENY

@@ -9,10 +9,9 @@ import pytest
 
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.errors import AlreadyExists, Invalid, SecretsUnreadable, StoreDamaged, UserNotFound
-from quarry_mq.store.security.model import CERTIFICATES_MAX, SECRET_TEXT, Action, Secret, User, UserKind
-from quarry_mq.store.security.user_rows import encode_user
+from quarry_mq.store.security.model import CERTIFICATES_MAX, SECRET_TEXT, Action, Secret, User, UserKind, encode_user
 from quarry_mq.store.security.users import RESEALED_AT_ONCE
-from quarry_mq.store.state.families import FAMILIES, USERS
+from quarry_mq.store.state.identity import FAMILIES, USERS
 from tests.users.tables import FIRST_KEY, SECOND_KEY, SECRET, Tables, orders, rule, tables_in
 
 OTHER = "staple-and-more-of-it"

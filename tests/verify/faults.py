@@ -21,8 +21,8 @@ from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.index.hash.layout import HEADER_SIZE, HashHeader
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import open_store
 from quarry_mq.store.settings import IndexSettings, StoreSettings
 from quarry_mq.store.verify import Check

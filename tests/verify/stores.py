@@ -14,12 +14,12 @@ from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.kind import inspect_store
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
-from quarry_mq.store.offline.store import OfflineStore
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.offline import OfflineStore
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.settings import StoreSettings
-from quarry_mq.store.state.families import open_state_engine
+from quarry_mq.store.state.identity import open_state_engine
 from quarry_mq.store.state.in_flight_key import subscription_prefix
 from quarry_mq.store.verify import Check, Difference, VerifyReport, verify
 from tests.store.assembly import message

@@ -13,7 +13,7 @@ from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.index.tiered.chain_file import ChainedFile, IndexShape
 from quarry_mq.store.index.tiered_keys import PLACE
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.offline.key_search import moving_files
+from quarry_mq.store.offline import moving_files
 from quarry_mq.store.verify import Check
 from tests.verify.faults import FAULTS, Fault, fill_everything
 from tests.verify.stores import verified

@@ -12,8 +12,8 @@ from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAM
 from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.queue_phase import QueueMode, QueuePhase
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.tools.queue_migration import Orders, Target, migrate
 from quarry_mq.store.verify import Check, Note

@@ -11,10 +11,9 @@ import pytest
 from quarry_mq.kv import KeyRange, KeyValueEngine
 from quarry_mq.protocol.names import HALF_TOPIC
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.pending import FAMILY, DueMessage, open_pending_engine
-from quarry_mq.store.pending.rows import ALL_HALVES, ALL_TIMERS, id_key
-from quarry_mq.store.pending.topics import TIMER_TOPIC
+from quarry_mq.store.pending.rows import ALL_HALVES, ALL_TIMERS, TIMER_TOPIC, id_key
 from quarry_mq.store.verify import Check, Note
 from tests.store.assembly import message
 from tests.verify.stores import delete, differences, opened, put, verified

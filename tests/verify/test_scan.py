@@ -10,8 +10,8 @@ import pytest
 
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.offline.store import OfflineStore
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
+from quarry_mq.store.offline import OfflineStore
 from quarry_mq.store.record import Blank, Corrupt, StoredMessage, Torn
 from quarry_mq.store.verify.log import entries_in, entries_of, scan, walk
 from tests import golden

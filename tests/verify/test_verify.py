@@ -23,9 +23,9 @@ from quarry_mq.store.consumequeue.rocks_layout import (
 )
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.layout.queue_phase import QueueMode
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import READ_WRITE, Topic, TopicType
-from quarry_mq.store.offsets import QueueId, QueueOffset
-from quarry_mq.store.state.families import INFLIGHT, TOPICS
+from quarry_mq.store.state.identity import INFLIGHT, TOPICS
 from quarry_mq.store.state.in_flight_key import index_key, pack_position, subscription_prefix
 from quarry_mq.store.verify import Check, Note
 from tests import golden

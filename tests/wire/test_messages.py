@@ -15,8 +15,7 @@ from quarry_mq.protocol.messages.property_names import RESERVED_PREFIX, RESERVED
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.wire.messages import NO_HOST, fill_message, host_from_text, to_message
 from quarry_mq.server.wire.validate import check_send
-from quarry_mq.store.message import Host, Message, host_text
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.message import Host, Message, PhysicalOffset, QueueOffset, host_text
 from quarry_mq.store.record import StoredMessage, encode_properties
 from tests.wire.builders import NOW_MS, message, send
 

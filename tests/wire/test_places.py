@@ -8,8 +8,7 @@ import pytest
 
 from quarry_mq.kv import EngineCorrupt, EngineFull
 from quarry_mq.server.admin_port.calls.edge import status_text
-from quarry_mq.server.wire.places import is_store, without_places
-from quarry_mq.server.wire.status import status_of
+from quarry_mq.server.wire.status import is_store, status_of, without_places
 from quarry_mq.store.errors import DiskRefused, StoreDamaged, StorePoisoned
 
 

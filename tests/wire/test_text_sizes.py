@@ -20,8 +20,8 @@ from quarry_mq.protocol.limits import (
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.rpc.access import NEEDS
+from quarry_mq.server.wire.parsing import SHORT_MAX, bound_of, check_texts, is_text, parse_bounded
 from quarry_mq.server.wire.status import Refused
-from quarry_mq.server.wire.text_sizes import SHORT_MAX, bound_of, check_texts, is_text, parse_bounded
 from quarry_mq.server.wire.validate import check_send
 from tests.wire.builders import NOW_MS, message, send
 
@@ -112,7 +112,7 @@ def test_names_are_refused_as_what_they_name() -> None:
 
 def test_a_request_without_room_for_a_long_text_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nearly all are so small: it would cost them microseconds."""
-    monkeypatch.setattr("quarry_mq.server.wire.text_sizes.check_texts", lambda _request: pytest.fail("looked at"))
+    monkeypatch.setattr("quarry_mq.server.wire.parsing.check_texts", lambda _request: pytest.fail("looked at"))
     request = service.ReceiveMessageRequest(attempt_id="x" * (SHORT_MAX - 3))
     assert request.ByteSize() == SHORT_MAX
     parse_bounded(service.ReceiveMessageRequest, request.SerializeToString())

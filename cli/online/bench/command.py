@@ -12,9 +12,8 @@ from quarry_mq.cli.contexts import chosen
 from quarry_mq.cli.online.bench.load import Load
 from quarry_mq.cli.online.bench.places import Place, Wanted, place_of
 from quarry_mq.cli.online.bench.stats import Plan
-from quarry_mq.cli.online.connection.administration import asked_names
+from quarry_mq.cli.online.connection.administration import asked_names, endpoint_of
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
-from quarry_mq.cli.online.connection.channel import endpoint_of
 from quarry_mq.cli.online.messages.consume import terminated_as_interrupted
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.output import json_line

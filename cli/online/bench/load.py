@@ -16,8 +16,7 @@ from quarry_mq.cli.online.bench.stats import Plan, Stats
 from quarry_mq.client.aio import AsyncMessagingClient
 from quarry_mq.client.endpoint import Endpoint
 from quarry_mq.client.requests import Subscription
-from quarry_mq.protocol.clock import Clock
-from quarry_mq.protocol.progress import Progress, ReportProgress
+from quarry_mq.protocol.clock import Clock, Progress, ReportProgress
 
 SILENCE_S: Final = 10.0
 """Seconds of silence after the last send, after which no more messages are expected."""

@@ -7,7 +7,7 @@ from typing import Final
 from quarry_mq.cli.online.connection.administration import admin_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.terminal.output import print_object
-from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.cli.terminal.text import time_text
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 
 CALL_TIMEOUT_S: Final = 10.0

@@ -8,12 +8,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.administration import known, known_rounded, known_seconds, known_time, service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from quarry_mq.cli.online.connection.known import known, known_rounded, known_seconds, known_time
 from quarry_mq.cli.terminal.output import print_object, print_rows, speaks_utf8
-from quarry_mq.cli.terminal.sparkline import HOUR_MS, cells, sparkline
-from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.cli.terminal.text import HOUR_MS, cells, sparkline, time_text
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 

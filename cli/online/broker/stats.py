@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from quarry_mq.cli.online.connection.administration import official_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from quarry_mq.cli.online.connection.official import official_port
 from quarry_mq.cli.terminal.output import print_object
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 

@@ -14,7 +14,7 @@ from quarry_mq.cli.offline.security import SecretFile, bootstrap, secret_text
 from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Name, Prefix
 from quarry_mq.cli.terminal.output import print_object, print_rows
-from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.cli.terminal.text import time_text
 from quarry_mq.protocol.proto.quarry.admin.v1 import security_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
 

@@ -1,18 +1,71 @@
-"""Connects a command to a broker's admin port."""
+"""Connects a command to a broker's admin port.
+
+Reads answers of a broker: fields that may be unset, given as None, and lists that come in pages.
+
+Opens connections of commands to a broker, by the chosen context.
+
+Asks a live broker quickly for a few names, to help a user who types one.
+
+Connects a command to RocketMQ's own admin service on a broker's admin port.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Final, TypeVar, cast
+from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import islice
+from typing import Any, Final, TypeVar, cast
 
 import grpc
 
+from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.contexts import chosen
-from quarry_mq.cli.online.connection.channel import open_channel
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.hints import Names
+from quarry_mq.cli.terminal.text import say, time_text
+from quarry_mq.client import channel
+from quarry_mq.client.channel import Options
+from quarry_mq.client.endpoint import Endpoint
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2.admin_pb2_grpc import AdminStub
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import security_pb2, settings_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.settings_pb2_grpc import SettingsServiceStub
+
+
+def endpoint_of(address: str, context: Context | None) -> Endpoint:
+    """Return the port at `host:port`, with the context's TLS and user.
+
+    An unusable file ends the command with one line.
+    """
+    if context is None:
+        return Endpoint(address)
+    endpoint = Endpoint(
+        address,
+        tls=context.tls,
+        ca=context.tls_ca,
+        certificate=context.tls_certificate,
+        key=context.tls_key,
+        user=context.user,
+        secret=context.secret,
+    )
+    if endpoint.tls:
+        try:
+            endpoint.check_tls_files()
+        except ValueError as error:
+            end(Exit.COULD_NOT_RUN, str(error))
+    return endpoint
+
+
+def open_channel(
+    address: str, context: Context | None, *, clock: Clock | None = None, options: Options = ()
+) -> grpc.Channel:
+    """Open a channel to a port at `host:port`, messaging or admin, by `endpoint_of`."""
+    return channel.open_channel(endpoint_of(address, context), clock=clock, options=options)
+
 
 _PLAIN: Final = frozenset({grpc.StatusCode.NOT_FOUND, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.INVALID_ARGUMENT})
 """Status codes whose details are shown alone, because they say everything."""
@@ -43,7 +96,7 @@ def asked_names(address: str) -> Names:
     """Return the function that asks the broker at this admin port for names, when a hint needs them."""
 
     def names(kind: str) -> Sequence[str]:
-        from quarry_mq.cli.online.connection.known_names import names_of  # not at the top: only errors need it
+        from quarry_mq.cli.online.connection.administration import names_of  # not at the top: only errors need it
 
         return names_of(kind, address, chosen())
 
@@ -62,3 +115,109 @@ def refusal(error: grpc.RpcError, address: str, *, plain: Collection[grpc.Status
     if code in _PLAIN:
         return details
     return f"{address}: {code.name.lower().replace('_', ' ')}: {details}"
+
+
+def known(message: Any, field: str) -> Any:
+    """Return the value of a field, or None if it is not set."""
+    return getattr(message, field) if message.HasField(field) else None
+
+
+def known_time(message: Any, field: str) -> str | None:
+    """Return the time text of a field in milliseconds since 1970, or None if it is not set."""
+    milliseconds = known(message, field)
+    return None if milliseconds is None else time_text(milliseconds)
+
+
+def known_seconds(message: Any, field: str) -> float | None:
+    """Return the seconds of a field in milliseconds, or None if it is not set."""
+    milliseconds = known(message, field)
+    return None if milliseconds is None else milliseconds / 1000
+
+
+def known_rounded(message: Any, field: str, digits: int = 1) -> float | None:
+    value = known(message, field)
+    return None if value is None else round(value, digits)
+
+
+def listed(
+    ask: Callable[[Any], Any], request: Any, rows: str, key: Callable[[Any], Any], *, limit: int, page_rows: int
+) -> Iterator[Any]:
+    """Yield at most `limit` items of the answers' field `rows`, page after page.
+
+    The request is changed: its `after` is set to the `key` of the last item, and its `limit`.
+    """
+    while limit > 0:
+        request.limit = min(limit, page_rows)
+        page = ask(request)
+        found = getattr(page, rows)
+        yield from found
+        limit -= len(found)
+        if not page.has_more or not found:
+            return
+        request.after = key(found[-1])
+
+
+TIMEOUT_S: Final = 1.0
+NAMES_MAX: Final = 500
+
+
+def names_of(kind: str, address: str, context: Context | None, *, prefix: str = "") -> Sequence[str]:
+    """Return at most `NAMES_MAX` names of a kind (`topic`, `group`, `user`, `setting`) with this prefix.
+
+    The list is empty if the broker does not answer within a second, or refuses: callers can do without names.
+    """
+    found: list[str] = []
+    with suppress(grpc.RpcError, ValueError), open_channel(address, context) as channel:
+        for name in islice(_names(kind, channel, prefix), NAMES_MAX):  # what came before an error is kept
+            found.append(name)  # noqa: PERF402
+    return found
+
+
+def _names(kind: str, channel: grpc.Channel, prefix: str) -> Iterator[str]:
+    stub: Any
+    match kind:
+        case "topic":
+            stub = AdminServiceStub(channel)
+            for page in stub.ListTopics(pb.ListTopicsRequest(prefix=prefix), timeout=TIMEOUT_S):
+                yield from (each.name for each in page.topics)
+        case "group":
+            stub = AdminServiceStub(channel)
+            for page in stub.ListGroups(pb.ListGroupsRequest(prefix=prefix), timeout=TIMEOUT_S):
+                yield from (each.name for each in page.groups)
+        case "user":
+            stub = SecurityServiceStub(channel)
+            for page in stub.ListUsers(security_pb2.ListUsersRequest(prefix=prefix), timeout=TIMEOUT_S):
+                yield from (each.name for each in page.users)
+        case "setting":
+            stub = SettingsServiceStub(channel)
+            for setting in stub.ListSettings(settings_pb2.ListSettingsRequest(), timeout=TIMEOUT_S).settings:
+                if setting.key.startswith(prefix):
+                    yield setting.key
+
+
+class OfficialAdmin:
+    """The service at one address. An answer with an error status ends the command with one line."""
+
+    def __init__(self, stub: Any, address: str) -> None:
+        self._stub = stub
+        self._address = address
+
+    def call(self, method: str, request: Any, *, timeout_s: float, accepted: Collection[int] = (definition.OK,)) -> Any:
+        """Return the answer, whose status is one of `accepted`.
+
+        Remarks in an OK status are printed on standard error.
+        """
+        answer = getattr(self._stub, method)(request, timeout=timeout_s)
+        status = answer.status
+        if status.code not in accepted:
+            end(Exit.COULD_NOT_RUN, f"{self._address}: {status.message}", asked_names(self._address))
+        if status.code == definition.OK and status.message != "OK":
+            say(f"{self._address}: {status.message}", err=True)
+        return answer
+
+
+@contextmanager
+def official_port(address: str) -> Iterator[OfficialAdmin]:
+    """Give the service. A refusal or a lost connection ends the command with one line."""
+    with service_port(address, AdminStub) as stub:
+        yield OfficialAdmin(stub, address)

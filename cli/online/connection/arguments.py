@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from quarry_mq.cli.contexts import admin_of_context, chosen, endpoint_of_context
-from quarry_mq.cli.terminal.times import time_ms
+from quarry_mq.cli.terminal.text import time_ms
 from quarry_mq.protocol.times import TIME_MS_MAX
 
 ADMIN_DEFAULT: Final = "127.0.0.1:8082"

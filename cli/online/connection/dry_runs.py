@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from quarry_mq.cli.online.connection.administration import admin_port, service_port
-from quarry_mq.cli.online.connection.official import official_port
+from quarry_mq.cli.online.connection.administration import admin_port, official_port, service_port
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as official
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2, lite_topics_pb2

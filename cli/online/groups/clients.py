@@ -10,7 +10,7 @@ import typer
 from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.terminal.output import print_rows
-from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.cli.terminal.text import time_text
 from quarry_mq.protocol.proto.quarry.admin.v1 import clients_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.clients_pb2_grpc import ClientServiceStub
 

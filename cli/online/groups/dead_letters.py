@@ -11,8 +11,7 @@ from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.online.maintenance.job_progress import Wait, run_job, unless_too_much
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.output import print_object, print_rows
-from quarry_mq.cli.terminal.text import say, word
-from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.cli.terminal.text import say, time_text, word
 from quarry_mq.protocol.proto.quarry.admin.v1 import dead_letters_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub

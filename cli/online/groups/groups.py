@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from quarry_mq.cli.online.connection.administration import admin_port
+from quarry_mq.cli.online.connection.administration import admin_port, known
 from quarry_mq.cli.online.connection.arguments import (
     ADMIN_DEFAULT,
     Admin,
@@ -20,10 +20,9 @@ from quarry_mq.cli.online.connection.arguments import (
     with_options,
 )
 from quarry_mq.cli.online.connection.dry_runs import group_deletion
-from quarry_mq.cli.online.connection.known import known
 from quarry_mq.cli.online.maintenance.job_progress import Wait, run_job, unless_too_much
 from quarry_mq.cli.terminal.output import print_object, print_rows
-from quarry_mq.cli.terminal.times import date_ms
+from quarry_mq.cli.terminal.text import date_ms
 from quarry_mq.protocol import lite_attributes
 from quarry_mq.protocol.lite_attributes import LiteModel
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from quarry_mq.cli.online.connection.administration import official_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Name
 from quarry_mq.cli.online.connection.dry_runs import group_deletion
-from quarry_mq.cli.online.connection.official import official_port
 from quarry_mq.cli.terminal.output import print_object, print_rows
-from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.cli.terminal.text import time_text
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 

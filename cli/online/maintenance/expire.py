@@ -6,9 +6,8 @@ from typing import Annotated, Final
 
 import typer
 
-from quarry_mq.cli.online.connection.administration import admin_port
+from quarry_mq.cli.online.connection.administration import admin_port, known_time
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from quarry_mq.cli.online.connection.known import known_time
 from quarry_mq.cli.terminal.output import json_line, print_rows
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb

@@ -1,4 +1,7 @@
-"""Begins jobs for commands, and waits for them with progress, or leaves them running."""
+"""Begins jobs for commands, and waits for them with progress, or leaves them running.
+
+`quarry job` shows and cancels long work that a broker does for operators.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ from typing import Annotated, Final, NoReturn, TypeVar, cast
 import grpc
 import typer
 
-from quarry_mq.cli.online.connection.administration import service_port
-from quarry_mq.cli.online.connection.known import known, known_time
+from quarry_mq.cli.online.connection.administration import known, known_time, service_port
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.online.maintenance.migration import who
 from quarry_mq.cli.terminal.exit import Exit
-from quarry_mq.cli.terminal.output import print_object
+from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import say, word
-from quarry_mq.protocol.progress import Progress
+from quarry_mq.protocol.clock import Progress
 from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
 
@@ -114,3 +117,41 @@ def end_as(job: pb.Job) -> NoReturn:
     """End the command: with status 1 if some messages could not be sent, with 2 if the job failed or was cancelled."""
     codes = {"failed": Exit.COULD_NOT_RUN, "cancelled": Exit.COULD_NOT_RUN}
     raise typer.Exit(codes.get(job.state, Exit.FINDING if job.counts.get("refused") else Exit.FINE))
+
+
+COLUMNS: Final = ("id", "kind", "state", "done", "total", "by", "ended")
+
+commands: Final = typer.Typer(no_args_is_help=True)
+
+Id = Annotated[int, typer.Argument(metavar="ID", show_default=False)]
+
+
+@commands.command(name="list")
+def list_(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """List the jobs that are kept, the newest first."""
+    with service_port(admin, JobServiceStub) as broker:
+        answer = broker.ListJobs(pb.ListJobsRequest(), timeout=CALL_TIMEOUT_S)
+    print_rows(map(job_fields, answer.jobs), COLUMNS, as_json=as_json)
+
+
+@commands.command()
+def show(job_id: Id, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Show the progress or the result of a job.
+
+    Ends with status 1 when some messages could not be sent, and with 2 when the job failed or was cancelled.
+    """
+    with service_port(admin, JobServiceStub) as broker:
+        job = broker.GetJob(pb.GetJobRequest(id=job_id), timeout=CALL_TIMEOUT_S)
+    show_job(job, as_json=as_json)
+    end_as(job)
+
+
+@commands.command()
+def cancel(job_id: Id, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+    """Cancel a job that has not ended. Finished work is not undone."""
+    with service_port(admin, JobServiceStub, plain=PLAIN) as broker:
+        job = broker.CancelJob(pb.CancelJobRequest(id=job_id), timeout=CALL_TIMEOUT_S)
+        while job.state in OPEN:
+            time.sleep(POLL_S / 3)
+            job = broker.GetJob(pb.GetJobRequest(id=job_id), timeout=CALL_TIMEOUT_S)
+    print_object(job_fields(job), as_json=as_json)

@@ -11,13 +11,11 @@ from typing import Annotated, Final, cast
 import grpc
 import typer
 
-from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.administration import known, service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from quarry_mq.cli.online.connection.known import known
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.output import print_object, print_rows
-from quarry_mq.cli.terminal.text import say
-from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.cli.terminal.text import say, time_text
 from quarry_mq.protocol.proto.quarry.admin.v1 import migration_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.migration_pb2_grpc import MigrationServiceStub
 

@@ -8,11 +8,10 @@ from typing import Annotated, Final
 
 import typer
 
-from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.administration import known, known_rounded, known_time, listed, service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, Name
-from quarry_mq.cli.online.connection.known import known, known_rounded, known_time, listed
 from quarry_mq.cli.terminal.output import print_object, print_rows
-from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.cli.terminal.text import time_text
 from quarry_mq.protocol.proto.quarry.admin.v1 import storage_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.storage_pb2_grpc import StorageServiceStub
 

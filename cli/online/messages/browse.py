@@ -12,11 +12,10 @@ import typer
 from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.online.messages.consume import Topic, show, terminated_as_interrupted
-from quarry_mq.cli.online.messages.found_messages import CALL_TIMEOUT_S
+from quarry_mq.cli.online.messages.message_query import CALL_TIMEOUT_S
 from quarry_mq.cli.records import Record, decoded, message_of
 from quarry_mq.cli.terminal.exit import Exit
-from quarry_mq.cli.terminal.text import say
-from quarry_mq.cli.terminal.times import date_ms
+from quarry_mq.cli.terminal.text import date_ms, say
 from quarry_mq.client.requests import body_of
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.quarry.admin.v1 import browsing_pb2 as pb

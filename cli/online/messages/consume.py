@@ -13,15 +13,13 @@ from typing import Annotated, Final, NoReturn
 import grpc
 import typer
 
-from quarry_mq.cli.online.connection.administration import admin_port
+from quarry_mq.cli.online.connection.administration import admin_port, known
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
-from quarry_mq.cli.online.connection.known import known
 from quarry_mq.cli.online.connection.messaging import messaging_port
 from quarry_mq.cli.online.groups.groups import CALL_TIMEOUT_S, RESET_TIMEOUT_S, reset_request
 from quarry_mq.cli.records import Record
 from quarry_mq.cli.terminal.output import json_line
-from quarry_mq.cli.terminal.text import say, word
-from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.cli.terminal.text import say, time_text, word
 from quarry_mq.client.errors import CallRefused
 from quarry_mq.client.messaging import MessagingClient
 from quarry_mq.client.requests import Subscription, body_of

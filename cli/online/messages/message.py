@@ -7,17 +7,16 @@ from typing import Annotated, Final
 
 import typer
 
-from quarry_mq.cli.offline.arguments import Topic
+from quarry_mq.cli.offline.opened_store import Topic
 from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from quarry_mq.cli.online.messages.found_messages import TRACE_COLUMNS, found_pages, trace_rows
-from quarry_mq.cli.online.messages.message_query import query
+from quarry_mq.cli.online.messages.message_query import TRACE_COLUMNS, found_pages, query, trace_rows
 from quarry_mq.cli.online.messages.message_show import show
 from quarry_mq.cli.online.messages.resend import resend
 from quarry_mq.cli.records import decoded, message_id_of
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.output import print_rows
-from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.cli.terminal.text import time_text
 from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 

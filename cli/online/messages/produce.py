@@ -1,4 +1,7 @@
-"""`quarry produce` sends a message to a live broker, or one for each line."""
+"""`quarry produce` sends a message to a live broker, or one for each line.
+
+`quarry message send` sends a message through the admin port.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,11 @@ from typing import Annotated, BinaryIO, Final, NamedTuple
 import grpc
 import typer
 
+from quarry_mq.cli.online.connection.administration import official_port
 from quarry_mq.cli.online.connection.arguments import (
+    ADMIN_DEFAULT,
     ENDPOINT_DEFAULT,
+    Admin,
     Body,
     Endpoint,
     Json,
@@ -29,13 +35,14 @@ from quarry_mq.cli.online.connection.arguments import (
 from quarry_mq.cli.online.connection.messaging import messaging_port
 from quarry_mq.cli.online.messages.message_lines import Line, LineInvalid, lines_as_they_come, message_of_json
 from quarry_mq.cli.terminal.exit import Exit, end
-from quarry_mq.cli.terminal.output import json_line
+from quarry_mq.cli.terminal.output import json_line, print_object
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import say, word
 from quarry_mq.client.errors import CallRefused
 from quarry_mq.client.messaging import MessagingClient
 from quarry_mq.client.requests import OutgoingMessage, Sent
-from quarry_mq.protocol.progress import Progress, ReportProgress
+from quarry_mq.protocol.clock import Progress, ReportProgress
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 
 BATCH_MESSAGES: Final = 32
@@ -249,3 +256,35 @@ def _size(stream: BinaryIO) -> int | None:
     except OSError:
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+CALL_TIMEOUT_S: Final = 60.0
+
+
+def send(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    body: Body = "-",
+    *,
+    tag: Tag = None,
+    key: Keys = None,
+    message_group: Annotated[
+        str | None,
+        typer.Option("--message-group", metavar="GROUP", help="Message group, for a FIFO topic.", show_default=False),
+    ] = None,
+    properties: Properties = None,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Send a message through the admin port, for use where the messaging port cannot be reached. The topic must exist.
+
+    The message may have 1 MiB. `quarry produce` creates topics, and sends larger messages, and many.
+    """
+    request = pb.AdminSendMessageRequest(
+        topic=definition.Resource(name=topic),
+        body=sys.stdin.buffer.read() if body == "-" else body.encode(),
+        user_properties=pairs(properties, "--property"),
+        system_properties=definition.SystemProperties(tag=tag, keys=key or (), message_group=message_group),
+    )
+    with official_port(admin) as broker:
+        answer = broker.call("AdminSendMessage", request, timeout_s=CALL_TIMEOUT_S)
+    print_object({"topic": topic, "messageId": answer.message_id}, as_json=as_json)

@@ -13,8 +13,16 @@ from quarry_mq.cli.contexts import chosen
 from quarry_mq.cli.online.connection.administration import asked_names
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
 from quarry_mq.cli.online.messages.consume import terminated_as_interrupted
-from quarry_mq.cli.online.ping.tries import Times, Way, milliseconds, paced, stats_of
-from quarry_mq.cli.online.ping.trips import AdminTrip, MessageTrip, MessagingTrip
+from quarry_mq.cli.online.ping.trips import (
+    AdminTrip,
+    MessageTrip,
+    MessagingTrip,
+    Times,
+    Way,
+    milliseconds,
+    paced,
+    stats_of,
+)
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.output import json_line
 from quarry_mq.cli.terminal.text import say

@@ -13,9 +13,9 @@ import typer
 
 from quarry_mq.cli.contexts import chosen
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin
-from quarry_mq.cli.online.top.known import Known, look
+from quarry_mq.cli.online.top.poller import Known, look
 from quarry_mq.cli.online.top.readings import Reading, Wish
-from quarry_mq.cli.online.top.screen.lines import Canvas
+from quarry_mq.cli.online.top.screen.tables import Canvas
 from quarry_mq.cli.online.top.snapshot import ROWS, object_of, plain_text
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.output import json_line, speaks_utf8

@@ -11,8 +11,7 @@ from typing import Any, Final, Self, TypeVar, cast
 import grpc
 
 from quarry_mq.cli.context_file import Context
-from quarry_mq.cli.online.connection.administration import refusal
-from quarry_mq.cli.online.connection.channel import open_channel
+from quarry_mq.cli.online.connection.administration import open_channel, refusal
 from quarry_mq.cli.online.top.facts import (
     Group,
     GroupPage,

@@ -6,12 +6,12 @@ import math
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
-from quarry_mq.cli.online.top.known import CALLS, Answer, Known
-from quarry_mq.cli.online.top.screen.lines import Canvas
+from quarry_mq.cli.online.top.poller import CALLS, Answer, Known
 from quarry_mq.cli.online.top.screen.pages import head, overview_page
+from quarry_mq.cli.online.top.screen.tables import Canvas
 from quarry_mq.cli.online.top.screen.work_pages import stages_page, work_page
 from quarry_mq.cli.online.top.stats import StageStats
-from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.cli.terminal.text import time_text
 
 ASCII: Final = str.maketrans({"µ": "u"})
 ROWS: Final = 10

@@ -7,10 +7,9 @@ from typing import Annotated, Final
 
 import typer
 
-from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.administration import known, known_time, listed, service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Prefix
 from quarry_mq.cli.online.connection.dry_runs import lite_topic_deletion
-from quarry_mq.cli.online.connection.known import known, known_time, listed
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.protocol.proto.quarry.admin.v1 import lite_topics_pb2 as pb

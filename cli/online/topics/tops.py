@@ -9,9 +9,15 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from quarry_mq.cli.online.connection.administration import service_port
+from quarry_mq.cli.online.connection.administration import (
+    known,
+    known_rounded,
+    known_seconds,
+    known_time,
+    listed,
+    service_port,
+)
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
-from quarry_mq.cli.online.connection.known import known, known_rounded, known_seconds, known_time, listed
 from quarry_mq.cli.terminal.output import print_rows
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub

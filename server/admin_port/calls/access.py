@@ -9,7 +9,7 @@ from quarry_mq.protocol.admin_methods import service_of, short_name
 from quarry_mq.protocol.proto.quarry.admin.v1.clients_pb2 import CLIENT_TYPE_CONSUMER, CLIENT_TYPE_PRODUCER
 from quarry_mq.server.admin.message_lookup import has_copies
 from quarry_mq.server.security.authorization import SUPER_USERS_ONLY, Need
-from quarry_mq.server.security.terms import Access
+from quarry_mq.server.security.credentials import Access
 from quarry_mq.store.security.model import Action, ResourceKind
 
 ALL: Final = "*"

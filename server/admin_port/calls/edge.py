@@ -1,8 +1,14 @@
-"""The common part of all admin calls: errors become gRPC status codes, pages become streams."""
+"""The common part of all admin calls: errors become gRPC status codes, pages become streams.
+
+The caller of the call that is being served, the address of the caller, and which messages the caller may see.
+
+A caller who may read a message's topic may see the message, wherever copies of it lie.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from itertools import islice
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
@@ -10,7 +16,8 @@ import grpc
 import grpc.aio
 
 from quarry_mq.kv import EngineCorrupt, EngineFull
-from quarry_mq.server.error_reporter import ErrorReporter
+from quarry_mq.server.admin.browsing import MessageWish
+from quarry_mq.server.admin.message_lookup import has_copies, topics_of
 from quarry_mq.server.errors import (
     MemberUnreachable,
     NoCluster,
@@ -27,10 +34,15 @@ from quarry_mq.server.errors import (
     TooMuchForOneCall,
     Unauthenticated,
 )
-from quarry_mq.server.wire.places import without_places
-from quarry_mq.server.wire.status import INTERNAL_TEXT
+from quarry_mq.server.front.grpcio import UNIX, peer_text
+from quarry_mq.server.observability.error_reporter import ErrorReporter
+from quarry_mq.server.security.authorization import Need
+from quarry_mq.server.security.credentials import Access
+from quarry_mq.server.wire.status import INTERNAL_TEXT, without_places
 from quarry_mq.store import errors
 from quarry_mq.store.errors import Invalid
+from quarry_mq.store.record import StoredMessage
+from quarry_mq.store.security.model import Action, ResourceKind
 
 NAME_MAX: Final = 255
 """Characters of a name: as many as the longest name of a topic has."""
@@ -207,3 +219,81 @@ KINDS: Final[dict[str, Callable[..., grpc.RpcMethodHandler[Any, Any]]]] = {
 def kind_of(handler: Any) -> str:
     """Return the key of `KINDS` for a handler."""
     return next(each for each in KINDS if getattr(handler, each) is not None)
+
+
+BROWSER: Final = "x-quarry-browser"
+"""Metadata with the browser's `ip:port`. It is believed on the Unix socket alone.
+
+Only the broker's own process, and users who may do anything with that process, can open the socket.
+"""
+
+_PEER_SIZE_MAX: Final = 64
+
+
+def caller_peer(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """Return `ip:port`; `unix` for a call on the Unix socket that does not name a browser."""
+    peer = context.peer()
+    if peer.startswith(UNIX):
+        for name, value in context.invocation_metadata() or ():
+            if name == BROWSER and isinstance(value, str) and value and len(value) <= _PEER_SIZE_MAX:
+                return value
+    return peer_text(peer)
+
+
+Require = Callable[[Sequence[Need]], None]
+"""Check that the caller has rights. Raises PermissionDenied, which names what is missing."""
+
+
+def _nothing(_needs: Sequence[Need]) -> None:
+    """Require nothing: there is no authentication, or every user may do everything."""
+
+
+_REQUIRE: Final[ContextVar[Require]] = ContextVar("require", default=_nothing)
+"""The check of the current call, each of which is a task of its own."""
+
+
+def caller_is(require: Require) -> None:
+    """Set the check for the current call, once its caller is known."""
+    _REQUIRE.set(require)
+
+
+def is_anybody_asked() -> bool:
+    """Return whether some callers may not do everything."""
+    return _REQUIRE.get() is not _nothing
+
+
+def caller_must(accesses: Sequence[Access]) -> None:
+    """Check the caller's rights again during a long call, since they may be revoked. Raises PermissionDenied."""
+    _REQUIRE.get()([(each,) for each in accesses])
+
+
+def caller_may(accesses: Sequence[Access]) -> bool:
+    """Return whether the caller is allowed all of this. Without accesses, only super users are."""
+    try:
+        _REQUIRE.get()([(each,) for each in accesses] or [()])
+    except PermissionDenied:
+        return False
+    return True
+
+
+def caller_may_read(topic: str) -> bool:
+    """Return whether the caller may look at the messages of a topic; "" for an unknown one."""
+    return caller_may([Access(ResourceKind.TOPIC, topic, Action.GET)] if topic else [])
+
+
+def caller_may_see(record: StoredMessage) -> bool:
+    """Return whether the caller may read all topics of a message. If they are unknown, only super users may."""
+    if not is_anybody_asked():
+        return True
+    topics = topics_of(record)
+    return caller_may([Access(ResourceKind.TOPIC, each, Action.GET) for each in topics or ()])
+
+
+def caller_may_see_if_known(record: StoredMessage | None) -> bool:
+    """Return whether the caller may see a record. None, one that cannot be read, is for super users only."""
+    return caller_may([]) if record is None else caller_may_see(record)
+
+
+def as_caller_may_see(wish: MessageWish, topic: str) -> MessageWish:
+    """Restrict a filter to what the caller may see, if this topic may hold copies of other topics' messages."""
+    return wish._replace(may_see=caller_may_see) if has_copies(topic) and is_anybody_asked() else wish

@@ -17,9 +17,8 @@ from google.protobuf.message import DecodeError
 
 from quarry_mq.protocol.admin_methods import service_of
 from quarry_mq.server.admin_port.calls.access import OPEN_SERVICES, STRANGERS_SERVICES
-from quarry_mq.server.admin_port.calls.caller import caller_peer
-from quarry_mq.server.admin_port.calls.edge import kind_of, status_code
-from quarry_mq.server.admin_port.calls.slots import REQUEST_WAIT_S, STRANGER_S, CallSlots, Slot, call_has
+from quarry_mq.server.admin_port.calls.edge import caller_peer, kind_of, status_code
+from quarry_mq.server.admin_port.calls.guard import REQUEST_WAIT_S, STRANGER_S, CallSlots, Slot, call_has
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.wire.parsing import request_of
 from quarry_mq.server.wire.status import Refused

@@ -9,22 +9,20 @@ from functools import partial
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.admin_port.cluster.client import PeerClient
-from quarry_mq.server.admin_port.cluster.members import MembersService
-from quarry_mq.server.admin_port.cluster.service import ClusterService, GroupCalls
+from quarry_mq.server.admin_port.cluster.service import ClusterService, GroupCalls, MembersService
 from quarry_mq.server.admin_port.server import MoreService
 from quarry_mq.server.cluster.cluster import Cluster
 from quarry_mq.server.cluster.reading_order import GroupLeft, ReadingOrder
 from quarry_mq.server.cluster.signing import ClusterKeys
 from quarry_mq.server.delivery import Delivery
-from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.errors import MemberUnreachable, NotAMember
 from quarry_mq.server.lag.group_progress import Budget, GroupProgress
+from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.server.process.certificates import PeerTls
 from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.rpc.messaging import Components, Messaging
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.server.tasks.supervision import Supervisor
-from quarry_mq.server.tasks.time_slice import TimeSlice
+from quarry_mq.server.tasks import Supervisor, TimeSlice
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.metadata import Topic
 from quarry_mq.store.opening.open_store import OpenStore

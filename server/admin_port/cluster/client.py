@@ -25,12 +25,11 @@ from quarry_mq.server.admin_port.cluster.service import (
     to_position,
     to_row,
 )
-from quarry_mq.server.cluster.handover.barriers import Consumed, Pair
+from quarry_mq.server.cluster.handover import Consumed, Pair
 from quarry_mq.server.cluster.peers import Confirmation, ForwardedSend, LiteChange
 from quarry_mq.server.cluster.reading_order import GroupLeft
-from quarry_mq.server.cluster.replays import Numbers
-from quarry_mq.server.cluster.replication.exchange import Page
-from quarry_mq.server.cluster.signing import ClusterKeys
+from quarry_mq.server.cluster.replication import Page
+from quarry_mq.server.cluster.signing import ClusterKeys, Numbers
 from quarry_mq.server.errors import MemberUnreachable
 from quarry_mq.server.process.certificates import PeerTls
 from quarry_mq.store.errors import Invalid

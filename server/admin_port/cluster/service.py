@@ -1,9 +1,12 @@
-"""Serve `quarry.cluster.v1.ClusterService`. It works on bytes, because the signature is of the bytes that were sent."""
+"""Serve `quarry.cluster.v1.ClusterService`. It works on bytes, because the signature is of the bytes that were sent.
+
+Serve `quarry.admin.v1.MembersService` on the admin port: the members of this broker's cluster.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -12,20 +15,25 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.proto.quarry.admin.v1 import members_pb2 as members_pb
+from quarry_mq.protocol.proto.quarry.admin.v1.members_pb2_grpc import (
+    MembersServiceServicer,
+    add_MembersServiceServicer_to_server,
+)
 from quarry_mq.protocol.proto.quarry.cluster.v1 import cluster_pb2 as pb
-from quarry_mq.server.admin_port.calls.edge import refuse
-from quarry_mq.server.admin_port.calls.slots import member_known
-from quarry_mq.server.cluster.handover.barriers import Consumed, Pair
+from quarry_mq.server.admin_port.calls.edge import answered, answers, given, refuse
+from quarry_mq.server.admin_port.calls.guard import member_known
+from quarry_mq.server.cluster.handover import Consumed, Pair
+from quarry_mq.server.cluster.membership import Members, MemberState, SeenMember
 from quarry_mq.server.cluster.peers import Confirmation, ForwardedSend, LiteChange
 from quarry_mq.server.cluster.reading_order import GroupLeft
-from quarry_mq.server.cluster.replays import Number, Replays
-from quarry_mq.server.cluster.replication.exchange import Exchange
-from quarry_mq.server.cluster.signing import ClusterKeys
-from quarry_mq.server.error_reporter import ErrorReporter
-from quarry_mq.server.errors import NotAMember
+from quarry_mq.server.cluster.replication import Exchange, Rejoining
+from quarry_mq.server.cluster.signing import ClusterKeys, Number, Replays
+from quarry_mq.server.errors import NoCluster, NotAMember
+from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.server.wire.parsing import parsed
 from quarry_mq.store.errors import Invalid
-from quarry_mq.store.replication import Horizons, Position, SharedRow, Version, known_kind
+from quarry_mq.store.replication import Horizons, Position, SharedKind, SharedRow, Version, known_kind
 
 SERVICE: Final[str] = pb.DESCRIPTOR.services_by_name["ClusterService"].full_name
 EXCHANGE: Final = f"/{SERVICE}/Exchange"
@@ -235,3 +243,92 @@ class ClusterService:
 def _settle(outcome: asyncio.Future[Outcome], answer: Outcome) -> None:
     if not outcome.cancelled():  # the caller may have given up
         outcome.set_result(answer)
+
+
+NAME: Final = members_pb.DESCRIPTOR.services_by_name["MembersService"].full_name
+
+
+class MembersService(MembersServiceServicer):
+    """Translates requests and answers. `members` and `rejoining` are None if the broker is in no cluster."""
+
+    def __init__(
+        self,
+        members: Members | None,
+        rejoining: Rejoining | None,
+        error_reporter: ErrorReporter,
+        waiting_for: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        """`waiting_for`: the members that a handover of message groups waits for here."""
+        self._members = members
+        self._rejoining = rejoining
+        self._waiting_for = waiting_for
+        self.error_reporter = error_reporter
+
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """Register the service with the server; returns its full name."""
+        add_MembersServiceServicer_to_server(self, server)
+        return NAME
+
+    @answers
+    def ListMembers(self, _request: members_pb.ListMembersRequest) -> members_pb.ListMembersResponse:
+        return members_pb.ListMembersResponse(members=map(self._message, self._required().all()))
+
+    @answers
+    def DrainMember(self, request: members_pb.DrainMemberRequest) -> members_pb.Member:
+        return self._in_state(request.name, MemberState.DRAINING)
+
+    @answers
+    def ActivateMember(self, request: members_pb.ActivateMemberRequest) -> members_pb.Member:
+        return self._in_state(request.name, MemberState.ACTIVE)
+
+    @answers
+    def RemoveMember(self, request: members_pb.RemoveMemberRequest) -> members_pb.RemoveMemberResponse:
+        self._required().remove(given("name", request.name))
+        return members_pb.RemoveMemberResponse()
+
+    async def Rejoin(
+        self, request: members_pb.RejoinRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> members_pb.RejoinResponse:
+        return await answered(context, self._rejoin(request), self.error_reporter)
+
+    async def _rejoin(self, request: members_pb.RejoinRequest) -> members_pb.RejoinResponse:
+        self._required()
+        assert self._rejoining is not None
+        done = await self._rejoining.rejoin(
+            given("name", request.name), dry_run=request.dry_run, delete_messages=request.delete_messages
+        )
+        return members_pb.RejoinResponse(
+            taken=done.taken,
+            removed=[_row_name(row, done.messages) for row in done.removed],
+            told=[_row_name(row, {}) for row in done.told],
+        )
+
+    def _in_state(self, name: str, state: MemberState) -> members_pb.Member:
+        members = self._required()
+        members.set_state(given("name", name), state)
+        return self._message(members.seen(name))
+
+    def _required(self) -> Members:
+        if self._members is None:
+            raise NoCluster("this broker is not in a cluster: set cluster.members or cluster.dns")
+        return self._members
+
+    def _message(self, seen: SeenMember) -> members_pb.Member:
+        member = seen.member
+        return members_pb.Member(
+            name=member.name,
+            address=member.address or "",
+            tls_address=member.tls_address or "",
+            admin_address=member.admin_address,
+            state=member.state.value,
+            is_self=seen.is_self,
+            is_reachable=seen.is_reachable,
+            silent_ms=seen.silent_ms,
+            version=member.version,
+            is_waited_for=member.name in self._waiting_for(),
+        )
+
+
+def _row_name(row: SharedRow, messages: Mapping[str, int]) -> members_pb.SharedRowName:
+    count = messages.get(row.name, 0) if row.kind is SharedKind.TOPIC else 0
+    return members_pb.SharedRowName(kind=row.kind, name=row.name, messages=count)

@@ -16,27 +16,35 @@ from quarry_mq.protocol.proto.quarry.admin.v1.browsing_pb2_grpc import (
     BrowsingServiceServicer,
     add_BrowsingServiceServicer_to_server,
 )
-from quarry_mq.server.admin.browsing.browser import (
+from quarry_mq.server.admin.browsing import (
     MessageBrowser,
     MessageWish,
+    Rate,
     Selected,
+    Tail,
+    Tails,
     Wanted,
     pack_cursor,
     parse_cursor,
 )
-from quarry_mq.server.admin.browsing.tails import Rate, Tail, Tails
-from quarry_mq.server.admin_port.calls.caller import as_caller_may_see, caller_must
-from quarry_mq.server.admin_port.calls.edge import answered, given, not_negative, printable
-from quarry_mq.server.error_reporter import ErrorReporter
-from quarry_mq.server.security.terms import Access
-from quarry_mq.server.tasks.time_slice import Pacing
+from quarry_mq.server.admin_port.calls.edge import (
+    answered,
+    as_caller_may_see,
+    caller_must,
+    given,
+    not_negative,
+    printable,
+)
+from quarry_mq.server.observability.error_reporter import ErrorReporter
+from quarry_mq.server.security.credentials import Access
+from quarry_mq.server.tasks import Pacing
 from quarry_mq.store.commitlog import CommitLogReader
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import Invalid, OffsetOutOfRange, TopicNotFound
 from quarry_mq.store.index import TIME_MAX_MS
+from quarry_mq.store.message import QueueOffset
 from quarry_mq.store.metadata import Topic, TopicTable, TopicType
 from quarry_mq.store.metadata.lite import is_lite_topic_name, light_queue_name
-from quarry_mq.store.offsets import QueueOffset
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.security.model import Action, ResourceKind
 

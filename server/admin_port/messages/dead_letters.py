@@ -1,22 +1,41 @@
-"""Serve `quarry.admin.v1.DeadLetterService` on the admin port: a group's dead letters."""
+"""Serve `quarry.admin.v1.DeadLetterService` on the admin port: a group's dead letters.
+
+Send stored messages as new ones, the same way as clients' sends: to the owner of their message group, for one.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES, RESENT_FROM, RESENT_ID
+from quarry_mq.protocol.messages.system_flag import COMPRESSED
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.proto.quarry.admin.v1 import dead_letters_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.dead_letters_pb2_grpc import (
     DeadLetterServiceServicer,
     add_DeadLetterServiceServicer_to_server,
 )
+from quarry_mq.protocol.times import fill_ms
 from quarry_mq.server.admin.dead_letter_box import DeadLetter, DeadLetterBox, DeadLetterList, Resent
-from quarry_mq.server.admin_port.calls.caller import caller_may_read
-from quarry_mq.server.admin_port.calls.edge import answered, given, not_negative, refuse
-from quarry_mq.server.error_reporter import ErrorReporter
-from quarry_mq.store.offsets import QueueOffset
+from quarry_mq.server.admin.jobs import Outcomes
+from quarry_mq.server.admin_port.calls.edge import answered, caller_may_read, given, not_negative, refuse
+from quarry_mq.server.front.contract import MessageHandler
+from quarry_mq.server.front.local_call import LocalCall
+from quarry_mq.server.observability.error_reporter import ErrorReporter
+from quarry_mq.server.wire.messages import COMPRESSED_BY, fill_message, is_gzip_of_sender
+from quarry_mq.server.wire.status import Refused
+from quarry_mq.store.errors import Unavailable, without_frames
+from quarry_mq.store.message import Host, QueueOffset, host_text
+from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.record import StoredMessage
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["DeadLetterService"].full_name
 LISTED_DEFAULT: Final = 100
@@ -93,3 +112,83 @@ def resent_message(resent: Resent) -> pb.ResendDeadLettersResponse:
         resent=resent.count,
         refused=[pb.RefusedDeadLetter(offset=each.offset, reason=each.reason) for each in resent.refused],
     )
+
+
+CLIENT_ID: Final = "jobs"
+ID_VERSION: Final = "01"
+ID_BYTES: Final = 16
+
+KEPT: Final = frozenset(
+    {"tag", "keys", "body_encoding", "born_host", "message_group", "trace_context", "lite_topic", "priority"}
+)
+"""The system properties that the new message has from its original."""
+
+
+class MessageResender:
+    """Sends stored messages. Implements `server.admin.jobs.Resender`. Lives on the event loop's thread."""
+
+    def __init__(self, handler: MessageHandler, store_host: Callable[[], Host], clock: Clock) -> None:
+        """`handler` serves SendMessage for messages that were stored before."""
+        self._handler = handler
+        self._store_host = store_host
+        self._clock = clock
+
+    def send(self, records: Sequence[StoredMessage], topic: Topic, job_id: int) -> Outcomes:
+        peer, now_ms = host_text(self._store_host()), self._clock.wall_ms()
+        calls: list[LocalCall | Exception] = []
+        for record in records:
+            try:
+                message = new_message(record, topic, job_id, now_ms)
+            except Refused as error:
+                calls.append(without_frames(error))
+                continue
+            call = LocalCall("SendMessage", peer=peer, headers={"x-mq-client-id": CLIENT_ID}, remaining_s=None)
+            self._handler(call, service.SendMessageRequest(messages=[message]).SerializeToString())
+            calls.append(call)
+
+        async def outcomes() -> Sequence[Exception | None]:
+            await asyncio.gather(*(each.answer for each in calls if isinstance(each, LocalCall)))
+            return [_outcome(each.answer.result()) if isinstance(each, LocalCall) else each for each in calls]
+
+        return outcomes
+
+
+def new_message(record: StoredMessage, topic: Topic, job_id: int, now_ms: int) -> definition.Message:
+    """Return a stored message as a producer would send it. Raises Refused if its body cannot be uncompressed.
+
+    Delays and transactions do not apply again; in a topic for delayed messages it is due at once. Light queues that the
+    message names are left out, except its lite topic's, because the user who begins a job has no right to them.
+    """
+    original = definition.Message()
+    fill_message(original, record, topic=record.topic, receipt_handle="", delivery_attempt=0)
+    method = original.user_properties.get(COMPRESSED_BY)
+    if method is not None and record.system_flag & COMPRESSED and not is_gzip_of_sender(record):
+        raise Refused(definition.MESSAGE_CORRUPTED, f"the body is compressed ({method}) and cannot be decompressed")
+    message_id = original.system_properties.message_id
+    place = f"{record.topic}/{record.queue_number}/{record.queue_offset}"
+    message = definition.Message(body=original.body, user_properties=original.user_properties)
+    message.user_properties.pop(LIGHT_QUEUES, None)
+    message.user_properties[RESENT_FROM] = place
+    message.user_properties[RESENT_ID] = message_id
+    message.topic.name = topic.name
+    system = message.system_properties
+    system.CopyFrom(original.system_properties)
+    for field, _ in original.system_properties.ListFields():
+        if field.name not in KEPT:
+            system.ClearField(field.name)
+    # the id is the same if the message is sent twice for the same job
+    digest = blake2b(f"{job_id}/{place}/{message_id}".encode(), digest_size=ID_BYTES).hexdigest()
+    system.message_id = ID_VERSION + digest.upper()
+    fill_ms(system.born_timestamp, now_ms)
+    if topic.type is TopicType.DELAY:
+        fill_ms(system.delivery_timestamp, now_ms)
+    return message
+
+
+def _outcome(answer: bytes) -> Exception | None:
+    status = service.SendMessageResponse.FromString(answer).status
+    if status.code == definition.OK:
+        return None
+    if status.code == definition.TOO_MANY_REQUESTS or status.code >= definition.INTERNAL_ERROR:
+        return Unavailable(status.message)
+    return Refused(status.code, status.message)

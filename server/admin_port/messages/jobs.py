@@ -14,21 +14,19 @@ from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import (
     add_JobServiceServicer_to_server,
 )
 from quarry_mq.server.admin_port.calls.access import CLUSTER, job_accesses
-from quarry_mq.server.admin_port.calls.caller import caller_may
-from quarry_mq.server.admin_port.calls.edge import answers, asked_by, not_negative, printable
+from quarry_mq.server.admin_port.calls.edge import answers, asked_by, caller_may, not_negative, printable
 from quarry_mq.server.admin_port.metadata.service import reset_target
-from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.errors import NoSuchJob
-from quarry_mq.server.jobs import Asked, DeadLetterResend, Jobs, MessageResend, OffsetReset
-from quarry_mq.server.jobs.asked import asked_of
+from quarry_mq.server.jobs import Asked, DeadLetterResend, Jobs, MessageResend, OffsetReset, asked_of
 from quarry_mq.server.maintenance.verification import OnlineVerification
-from quarry_mq.server.security.terms import Access
-from quarry_mq.server.wire.places import optional_without_places, without_places
+from quarry_mq.server.observability.error_reporter import ErrorReporter
+from quarry_mq.server.security.credentials import Access
+from quarry_mq.server.wire.status import optional_without_places, without_places
 from quarry_mq.store.errors import Invalid
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.security.model import Action
 from quarry_mq.store.state.jobs import Job, JobState
-from quarry_mq.store.verify.verdicts import Verdict, VerdictState
+from quarry_mq.store.verify.report import Verdict, VerdictState
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["JobService"].full_name
 VERIFY: Final = "verify"

@@ -23,17 +23,16 @@ from quarry_mq.server.admin.message_lookup import (
     MessageTracer,
     QueueTrace,
 )
-from quarry_mq.server.admin_port.calls.caller import caller_may, caller_may_see
-from quarry_mq.server.admin_port.calls.edge import answered, not_negative, printable
-from quarry_mq.server.error_reporter import ErrorReporter
+from quarry_mq.server.admin_port.calls.edge import answered, caller_may, caller_may_see, not_negative, printable
 from quarry_mq.server.errors import NoSuchMessage
 from quarry_mq.server.maintenance.key_index import FOUND_MAX, KeyIndex
+from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.server.rpc.messaging import Components
-from quarry_mq.server.wire.places import without_places
+from quarry_mq.server.wire.status import without_places
 from quarry_mq.store.errors import Invalid, TopicNotFound
 from quarry_mq.store.index import TIME_MAX_MS, FoundMessages, Unread
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import TopicTable
-from quarry_mq.store.offsets import QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["QueryService"].full_name

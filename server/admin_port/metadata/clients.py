@@ -15,11 +15,11 @@ from quarry_mq.protocol.proto.quarry.admin.v1.clients_pb2_grpc import (
 from quarry_mq.server.addresses import host_of
 from quarry_mq.server.admin_port.calls.edge import streams
 from quarry_mq.server.clients import Client, ClientRegistry
-from quarry_mq.server.error_reporter import ErrorReporter
+from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.server.wire.settings import ClientKind
 from quarry_mq.store.errors import GroupNotFound, Invalid, TopicNotFound
 from quarry_mq.store.metadata import GroupTable, TopicTable, check_group_name
-from quarry_mq.store.metadata.names import check_internal_topic_name
+from quarry_mq.store.metadata.topics import check_internal_topic_name
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["ClientService"].full_name
 LOOKED_AT_ONCE: Final = 1_024

@@ -13,10 +13,10 @@ from quarry_mq.protocol.proto.quarry.admin.v1.lite_topics_pb2_grpc import (
     add_LiteTopicServiceServicer_to_server,
 )
 from quarry_mq.server.admin_port.calls.edge import answered, answers, given, not_negative
-from quarry_mq.server.error_reporter import ErrorReporter
-from quarry_mq.server.lag.lite_backlog import LiteBacklog
-from quarry_mq.server.lite.listing import LiteTopicDetails, LiteTopicListing, LiteTopicPage
-from quarry_mq.server.tasks.time_slice import Pacing
+from quarry_mq.server.lag.consumer_lag import LiteBacklog
+from quarry_mq.server.lite.lite_topics import LiteTopicDetails, LiteTopicListing, LiteTopicPage
+from quarry_mq.server.observability.error_reporter import ErrorReporter
+from quarry_mq.server.tasks import Pacing
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["LiteTopicService"].full_name
 LISTED_DEFAULT: Final = 100

@@ -18,7 +18,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.security_pb2_grpc import (
     add_SecurityServiceServicer_to_server,
 )
 from quarry_mq.server.admin_port.calls.edge import answered, answers, pages, printable, streams
-from quarry_mq.server.error_reporter import ErrorReporter
+from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.store.errors import Invalid, UserNotFound
 from quarry_mq.store.security.model import (
     Action,
@@ -27,12 +27,13 @@ from quarry_mq.store.security.model import (
     Resource,
     ResourceKind,
     Rule,
+    SealedSecret,
+    SealedUser,
     Secret,
     User,
     UserKind,
 )
 from quarry_mq.store.security.policies import PolicyTable, SourceAddress, deciding_rule, ordered_rules, parse_source
-from quarry_mq.store.security.user_rows import SealedSecret, SealedUser
 from quarry_mq.store.security.users import UserTable, check_user_name, generated_secret
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["SecurityService"].full_name

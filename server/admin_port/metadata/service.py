@@ -1,4 +1,7 @@
-"""Serve `quarry.admin.v1.AdminService` on the admin port: topics, groups, queues, expiry and backups."""
+"""Serve `quarry.admin.v1.AdminService` on the admin port: topics, groups, queues, expiry and backups.
+
+Serve `quarry.admin.v1.SettingsService` on the admin port: settings that are changed while the broker runs.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,12 @@ import grpc.aio
 
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1 import settings_pb2 as settings_pb
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceServicer
+from quarry_mq.protocol.proto.quarry.admin.v1.settings_pb2_grpc import (
+    SettingsServiceServicer,
+    add_SettingsServiceServicer_to_server,
+)
 from quarry_mq.server.admin.administration import Administration, GroupChange, QueueReset, TopicChange
 from quarry_mq.server.admin_port.calls.edge import (
     answered,
@@ -22,12 +30,14 @@ from quarry_mq.server.admin_port.calls.edge import (
     streams,
 )
 from quarry_mq.server.delivery.model import Place, ResetTarget, StoredSince
-from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.maintenance.backup_points import LEASE_S, BackupLeases
 from quarry_mq.server.maintenance.retention import ExpiryReport
-from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
+from quarry_mq.server.observability.error_reporter import ErrorReporter
+from quarry_mq.server.settings.live_settings import LiveSettings, ShownSetting
+from quarry_mq.server.tasks import Pacing, TimeSlice
 from quarry_mq.store.consumequeue.queue_summary import QueueSummary
 from quarry_mq.store.errors import Invalid
+from quarry_mq.store.message import QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.metadata import (
     READ_WRITE,
     Backoff,
@@ -38,7 +48,6 @@ from quarry_mq.store.metadata import (
     Topic,
     TopicType,
 )
-from quarry_mq.store.offsets import QueueBounds, QueueId, QueueOffset
 
 TOPIC_TYPES: Final[dict[pb.TopicType, TopicType]] = {
     pb.TOPIC_TYPE_NORMAL: TopicType.NORMAL,
@@ -222,7 +231,7 @@ class Expire(Protocol):
 
 
 Summarize = Callable[[int], Awaitable[QueueSummary]]
-"""Count all queues, and name some number of the largest, see `server.maintenance.queue_summaries`."""
+"""Count all queues, and name some number of the largest, see `server.maintenance.queue_cleanup`."""
 
 
 class OrderKept(Protocol):
@@ -358,3 +367,39 @@ class AdminService(AdminServiceServicer):
     def EndBackup(self, request: pb.EndBackupRequest) -> pb.EndBackupResponse:
         self._backups.end(given("name", request.name))
         return pb.EndBackupResponse()
+
+
+NAME: Final = settings_pb.DESCRIPTOR.services_by_name["SettingsService"].full_name
+
+
+class SettingsService(SettingsServiceServicer):
+    """Translates requests and answers."""
+
+    def __init__(self, settings: LiveSettings, error_reporter: ErrorReporter) -> None:
+        self._settings = settings
+        self.error_reporter = error_reporter
+
+    def add_to(self, server: grpc.aio.Server) -> str:
+        """Register the service with the server; returns its full name."""
+        add_SettingsServiceServicer_to_server(self, server)
+        return NAME
+
+    @answers
+    def ListSettings(self, _request: settings_pb.ListSettingsRequest) -> settings_pb.ListSettingsResponse:
+        return settings_pb.ListSettingsResponse(settings=map(_message, self._settings.shown()))
+
+    @answers
+    def GetSetting(self, request: settings_pb.GetSettingRequest) -> settings_pb.Setting:
+        return _message(self._settings.show(given("key", request.key)))
+
+    @answers
+    def SetSetting(self, request: settings_pb.SetSettingRequest) -> settings_pb.Setting:
+        return _message(self._settings.set(given("key", request.key), request.value))
+
+    @answers
+    def ResetSetting(self, request: settings_pb.ResetSettingRequest) -> settings_pb.Setting:
+        return _message(self._settings.reset(given("key", request.key)))
+
+
+def _message(shown: ShownSetting) -> settings_pb.Setting:
+    return settings_pb.Setting(**shown._asdict())

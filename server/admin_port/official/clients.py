@@ -17,12 +17,11 @@ from quarry_mq.server.admin_port.official.edge import ROWS_MAX, Names, cut
 from quarry_mq.server.clients import Client, ClientRegistry
 from quarry_mq.server.delivery import StateWriter
 from quarry_mq.server.lag.group_progress import Budget, GroupProgress
-from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
+from quarry_mq.server.tasks import Pacing, TimeSlice
 from quarry_mq.server.wire.settings import LITE_CONSUMERS, ClientKind, Expression
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.store.metadata import ConsumerOffsetTable, Group
-from quarry_mq.store.metadata.lite import LiteGroup, is_lite_topic_name
-from quarry_mq.store.metadata.lite_subscriptions import ALL_OF_THEM, LiteSubscriptionTable
+from quarry_mq.store.metadata.lite import ALL_OF_THEM, LiteGroup, LiteSubscriptionTable, is_lite_topic_name
 
 FIELD: Final = "liteTopic"
 

@@ -9,12 +9,12 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.admin_port.official.edge import ROWS_MAX, Names, cut
 from quarry_mq.server.lag.group_progress import NOTHING, Accumulation, Budget, GroupProgress
-from quarry_mq.server.tasks.time_slice import Pacing, TimeSlice
+from quarry_mq.server.tasks import Pacing, TimeSlice
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.server.wire.validate import check_count
+from quarry_mq.store.message import QueueId
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.metadata.lite import light_queue_name, parse_light_queue_name
-from quarry_mq.store.offsets import QueueId
 
 _Accumulation = pb.DescribeGroupAccumulationResponse.GroupAccumulation
 _TimeSpan = pb.QueryTimeSpanResponse.QueueTimeSpan

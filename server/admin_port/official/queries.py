@@ -11,17 +11,17 @@ from quarry_mq.protocol.messages.property_names import KEYS, UNIQUE_KEY
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.times import to_ms
-from quarry_mq.server.admin.browsing.browser import MessageBrowser, Selected, Wanted
-from quarry_mq.server.admin_port.calls.caller import as_caller_may_see, caller_may_see
+from quarry_mq.server.admin.browsing import MessageBrowser, Selected, Wanted
+from quarry_mq.server.admin_port.calls.edge import as_caller_may_see, caller_may_see
 from quarry_mq.server.admin_port.official.edge import Names
 from quarry_mq.server.maintenance.key_index import FOUND_MAX, KeyIndex
-from quarry_mq.server.tasks.time_slice import Pacing
+from quarry_mq.server.tasks import Pacing
 from quarry_mq.server.wire.messages import fill_message
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.store.index import TIME_MAX_MS
+from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.metadata import Topic
 from quarry_mq.store.metadata.lite import light_queue_name
-from quarry_mq.store.offsets import PhysicalOffset
 from quarry_mq.store.record import StoredMessage
 
 PAGE_DEFAULT: Final = 32

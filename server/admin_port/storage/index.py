@@ -14,8 +14,8 @@ from quarry_mq.protocol.proto.quarry.admin.v1.index_pb2_grpc import (
     add_IndexServiceServicer_to_server,
 )
 from quarry_mq.server.admin_port.calls.edge import answered
-from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.maintenance.key_index import KeyIndex, Move
+from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.store.index.facts import IndexFile
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["IndexService"].full_name

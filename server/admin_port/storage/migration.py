@@ -13,9 +13,9 @@ from quarry_mq.protocol.proto.quarry.admin.v1.migration_pb2_grpc import (
     add_MigrationServiceServicer_to_server,
 )
 from quarry_mq.server.admin_port.calls.edge import answered, asked_by
-from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.maintenance.queue_migration import MigrationStatus
-from quarry_mq.server.wire.places import optional_without_places
+from quarry_mq.server.observability.error_reporter import ErrorReporter
+from quarry_mq.server.wire.status import optional_without_places
 from quarry_mq.store.layout.queue_phase import QueuePhase, QueuePlace
 from quarry_mq.store.migration import AgreementReport
 

@@ -14,14 +14,13 @@ from quarry_mq.protocol.proto.quarry.admin.v1.storage_pb2_grpc import (
 )
 from quarry_mq.server.admin.pending import PendingLook, TimerView, TransactionView
 from quarry_mq.server.admin.storage import SegmentView, SpanView, StorageLook, StorageView
-from quarry_mq.server.admin_port.calls.caller import caller_may_see_if_known
-from quarry_mq.server.admin_port.calls.edge import answered, given, not_negative
-from quarry_mq.server.error_reporter import ErrorReporter
+from quarry_mq.server.admin_port.calls.edge import answered, caller_may_see_if_known, given, not_negative
 from quarry_mq.server.lag.group_progress import GroupProgress
-from quarry_mq.server.tasks.time_slice import Pacing
+from quarry_mq.server.observability.error_reporter import ErrorReporter
+from quarry_mq.server.tasks import Pacing
 from quarry_mq.store.errors import TopicNotFound
+from quarry_mq.store.message import QueueId
 from quarry_mq.store.metadata import TopicTable
-from quarry_mq.store.offsets import QueueId
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["StorageService"].full_name
 SPANS_DEFAULT: Final = 100

@@ -14,10 +14,10 @@ from quarry_mq.protocol.proto.quarry.admin.v1.verification_pb2_grpc import (
     add_VerificationServiceServicer_to_server,
 )
 from quarry_mq.server.admin_port.calls.edge import asked_by, refuse
-from quarry_mq.server.error_reporter import ErrorReporter
 from quarry_mq.server.maintenance.verification import OnlineVerification
-from quarry_mq.server.wire.places import optional_without_places, without_places
-from quarry_mq.store.verify.verdicts import Verdict
+from quarry_mq.server.observability.error_reporter import ErrorReporter
+from quarry_mq.server.wire.status import optional_without_places, without_places
+from quarry_mq.store.verify.report import Verdict
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["VerificationService"].full_name
 

@@ -12,7 +12,7 @@ from quarry_mq.server.delivery.state.inflight import DueEntry, InFlight, InFligh
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.filters import MessageFilter
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.store.offsets import QueueId, QueueOffset
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.state.in_flight_key import subscription_prefix
 
 NEVER_MS: Final = 2**62

@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from quarry_mq.protocol.codes import GrpcStatus
-from quarry_mq.protocol.h2.grpc_messages import pack_messages, with_prefix
+from quarry_mq.protocol.h2.grpc_messages import MessageReader, pack_messages, with_prefix
 from quarry_mq.protocol.h2.header_blocks import text_of
-from quarry_mq.protocol.h2.message_reader import MessageReader
 from quarry_mq.server.addresses import host_of
 from quarry_mq.server.front.contract import Call, Method
-from quarry_mq.server.tasks.supervision import run_guarded
+from quarry_mq.server.tasks import run_guarded
 
 OK: Final = GrpcStatus.OK
 BINARY_SUFFIX = "-bin"

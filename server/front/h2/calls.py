@@ -17,19 +17,17 @@ from quarry_mq.protocol.h2.grpc_messages import (
     NOT_GRPC_TEXT,
     RESPONSE_HEAD,
     BadMessage,
+    MessageReader,
     http_refusal,
     timeout_s,
     trailers,
     with_prefix,
 )
 from quarry_mq.protocol.h2.header_blocks import decoded
-from quarry_mq.protocol.h2.message_reader import MessageReader
-from quarry_mq.server.front.caller import told_of
-from quarry_mq.server.front.contract import Method
+from quarry_mq.server.front.contract import Method, told_of
 from quarry_mq.server.front.h2.call import Client, H2Call
-from quarry_mq.server.front.h2.limits.fair_scheduler import address_of
-from quarry_mq.server.front.h2.protocol.request_head import NotGrpc
-from quarry_mq.server.front.h2.protocol.scanner import RequestHead
+from quarry_mq.server.front.h2.limits import address_of
+from quarry_mq.server.front.h2.request_head import NotGrpc, RequestHead
 from quarry_mq.server.front.h2.sender import Sender
 from quarry_mq.server.front.h2.switchboard import Switchboard
 

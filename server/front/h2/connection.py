@@ -38,19 +38,22 @@ from quarry_mq.protocol.h2.grpc_messages import MESSAGE_PREFIX_SIZE
 from quarry_mq.protocol.h2.header_blocks import BlockDecoder, HuffmanCoded, PartialBlock
 from quarry_mq.server.front.h2.call import Client, H2Call
 from quarry_mq.server.front.h2.calls import CONNECTION_WINDOW, STREAMS_MAX, Calls
-from quarry_mq.server.front.h2.greeting import HTTP_1_ANSWER, Greeting, answer_to_preface, greeting_in
-from quarry_mq.server.front.h2.limits.abuse_budget import CALLS_PER_FRAME, AbuseBudget
-from quarry_mq.server.front.h2.protocol.request_head import (
+from quarry_mq.server.front.h2.hello import HTTP_1_ANSWER, Greeting, answer_to_preface, greeting_in
+from quarry_mq.server.front.h2.limits import CALLS_PER_FRAME, AbuseBudget
+from quarry_mq.server.front.h2.request_head import (
     FAST_BLOCK_SIZE_MAX,
+    RULES,
+    TRANSITIONS,
     HeadReader,
     Malformed,
     NotGrpc,
+    Outcome,
+    Scanner,
+    State,
+    StreamState,
     TooLarge,
     check_trailers,
 )
-from quarry_mq.server.front.h2.protocol.scanner import Scanner
-from quarry_mq.server.front.h2.protocol.states import TRANSITIONS, State
-from quarry_mq.server.front.h2.protocol.stream_rules import RULES, Outcome, StreamState
 from quarry_mq.server.front.h2.sender import Sender
 from quarry_mq.server.front.h2.switchboard import Switchboard
 

@@ -15,21 +15,18 @@ import structlog
 
 from quarry_mq.protocol.codes import GrpcStatus
 from quarry_mq.protocol.h2.frames import ErrorCode
-from quarry_mq.server.front.caller import log_call
-from quarry_mq.server.front.contract import Front, FrontLimits, Methods, check_methods
+from quarry_mq.server.front.contract import Front, FrontLimits, FrontStats, Methods, check_methods, log_call
 from quarry_mq.server.front.h2.call import Client, H2Call
 from quarry_mq.server.front.h2.connection import Connection
 from quarry_mq.server.front.h2.door import Door
 from quarry_mq.server.front.h2.hello import has_hung_up
-from quarry_mq.server.front.h2.limits.fair_scheduler import FairScheduler, Source
-from quarry_mq.server.front.h2.protocol.scanner import ScannerMaker
-from quarry_mq.server.front.h2.protocol.states import State
+from quarry_mq.server.front.h2.limits import FairScheduler, Source
+from quarry_mq.server.front.h2.request_head import ScannerMaker, State
 from quarry_mq.server.front.h2.switchboard import Switchboard
 from quarry_mq.server.front.h2.timeouts import Timeouts
 from quarry_mq.server.front.inherited import close_inherited, inherited_sockets
-from quarry_mq.server.front.stats import FrontStats
 from quarry_mq.server.front.tls import LiveTls
-from quarry_mq.server.tasks.supervision import run_guarded
+from quarry_mq.server.tasks import run_guarded
 
 LINGER_S: Final = 1.0
 """Seconds for which a refused peer is still read from, so that it can read the reason before the socket is closed."""

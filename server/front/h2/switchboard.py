@@ -7,13 +7,10 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from quarry_mq.protocol.codes import GrpcStatus
-from quarry_mq.server.front.contract import FrontLimits, Method, Methods
+from quarry_mq.server.front.contract import FrontLimits, FrontStats, Method, Methods
 from quarry_mq.server.front.h2.call import ConnectionCalls, H2Call
-from quarry_mq.server.front.h2.limits.incoming import Incoming
-from quarry_mq.server.front.h2.limits.unread import Unread
-from quarry_mq.server.front.h2.protocol.request_head import OWN_HEADERS
-from quarry_mq.server.front.h2.protocol.scanner import ScannerMaker
-from quarry_mq.server.front.stats import FrontStats
+from quarry_mq.server.front.h2.limits import Incoming, Unread
+from quarry_mq.server.front.h2.request_head import OWN_HEADERS, ScannerMaker
 
 WHOLE_REQUEST_S: Final = 60.0
 """Seconds for a client to send the one message of its call: otherwise slow bodies could be piled up for ever."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from quarry_mq.protocol.h2.frames import ErrorCode, PeerError
 from quarry_mq.server.front.h2.connection import Connection
-from quarry_mq.server.front.h2.protocol.states import State
+from quarry_mq.server.front.h2.request_head import State
 
 GREETING_S: Final = 10.0
 """Seconds for a peer to send its preface and SETTINGS; only then is it a client. A header block may take as long."""

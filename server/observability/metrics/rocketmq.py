@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from quarry_mq.protocol.names import is_system_group, is_system_topic
 from quarry_mq.server.clients import Client
-from quarry_mq.server.counters.traffic import OTHER, InKey, PairKey, Row, TopCounts, TopicKey, Traffic
+from quarry_mq.server.counters import OTHER, InKey, PairKey, Row, TopCounts, TopicKey, Traffic
 from quarry_mq.server.lag.consumer_lag import PairLag
 from quarry_mq.server.wire.settings import ClientKind
 

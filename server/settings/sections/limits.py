@@ -8,7 +8,7 @@ from pydantic import ByteSize, Field, model_validator
 
 from quarry_mq.kv.options import MIB
 from quarry_mq.server.settings.sections.base import LIVE, Section
-from quarry_mq.server.wire.property_room import ROOM_FOR_SENDERS, needed_by
+from quarry_mq.server.wire.validate import ROOM_FOR_SENDERS, needed_by
 from quarry_mq.store.settings import BODY_SIZE_MAX
 
 

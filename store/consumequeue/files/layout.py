@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from quarry_mq.store.consumequeue.columns import Integers
+from quarry_mq.store.consumequeue.search import Integers
 
 ENTRY: Final = Struct(">qiq")  # physical offset, record size, tags code
 ENTRY_SIZE: Final = 20

@@ -10,7 +10,7 @@ from threading import Lock
 from quarry_mq.store.consumequeue.files.layout import ENTRY_SIZE
 from quarry_mq.store.fs.protocol import Disk, SparseFile
 from quarry_mq.store.layout.paths import segment_name
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.message import PhysicalOffset
 
 Key = tuple[Path, int]
 """Directory of the queue and index of the file's first unit."""

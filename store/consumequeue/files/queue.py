@@ -21,8 +21,7 @@ from quarry_mq.store.consumequeue.search import FoundEntry, first_at_least
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs.protocol import Disk
 from quarry_mq.store.layout.paths import parse_segment_name, segment_name
-from quarry_mq.store.message import ConsumeQueueEntry
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.message import ConsumeQueueEntry, PhysicalOffset, QueueOffset
 
 ENTRIES_PER_STEP: Final = 4_096
 """Entries read in one step when more than one may be needed."""

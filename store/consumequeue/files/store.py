@@ -7,6 +7,16 @@ it when it opens and hands it back with each `flush`, after the files are durabl
 
 Queues whose names are not valid file names do not exist here; RocketMQ leaves them out, too. They can only be light
 queues, since topics have no `/` in their names.
+
+Remove the queue files of a topic in one step that is atomic in a crash: afterwards all of them exist, or none.
+
+    consumequeue/<topic>/           one rename        →  consumequeue/.deleted/topic/
+    consumequeue/.deleted/topic/    file after file   →  nothing
+
+If files were removed one by one under their own names, a crash in the middle would leave queues, or files of a queue,
+that look like queues with lost data. The folder lies below `consumequeue/`, because that may be a file system of its
+own. RocketMQ skips the folder, since `topic` is not a queue number. No topic can have the folder's name, because topic
+names contain no dot.
 """
 
 from __future__ import annotations
@@ -23,24 +33,79 @@ import numpy as np
 from quarry_mq.kv import EngineFull, EngineStarved, KvError, descriptor_share
 from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX, is_light_queue
 from quarry_mq.store.consumequeue.again import ascends, end_of_stored, put_again
-from quarry_mq.store.consumequeue.columns import ColumnRequests, EntryColumns
-from quarry_mq.store.consumequeue.files.entry_reader import FileEntryReader
 from quarry_mq.store.consumequeue.files.layout import ENTRY, ENTRY_SIZE, entries_in, is_file_name, pack_entries, real
 from quarry_mq.store.consumequeue.files.open_files import OpenFiles
 from quarry_mq.store.consumequeue.files.queue import FileQueue, FileShape
-from quarry_mq.store.consumequeue.files.reader import queues_of_topic
-from quarry_mq.store.consumequeue.files.topic_removal import DELETED_NAME, TopicRemoval
+from quarry_mq.store.consumequeue.files.reader import FileEntryReader, queues_of_topic
 from quarry_mq.store.consumequeue.light_queues import LiteParentsStep
 from quarry_mq.store.consumequeue.names import LastEntry, LightQueueStep, QueueEnd
 from quarry_mq.store.consumequeue.protocol import OneByOne
 from quarry_mq.store.consumequeue.rocks_layout import require_no_checkpoint
-from quarry_mq.store.consumequeue.search import count_between, first_at_least
-from quarry_mq.store.consumequeue.windows import EntryWindow
+from quarry_mq.store.consumequeue.search import ColumnRequests, EntryColumns, EntryWindow, count_between, first_at_least
+from quarry_mq.store.fs.posix import STARVED
 from quarry_mq.store.fs.protocol import Disk
-from quarry_mq.store.fs.reserve import STARVED
+from quarry_mq.store.layout.paths import parse_segment_name
 from quarry_mq.store.lru_cache import LruCache
-from quarry_mq.store.message import ConsumeQueueEntry, DispatchRequest
-from quarry_mq.store.offsets import PhysicalOffset, QueueBounds, QueueId, QueueOffset
+from quarry_mq.store.message import (
+    ConsumeQueueEntry,
+    DispatchRequest,
+    PhysicalOffset,
+    QueueBounds,
+    QueueId,
+    QueueOffset,
+)
+
+DELETED_NAME: Final = ".deleted"
+
+
+class TopicRemoval:
+    """Removes topics below one `consumequeue/` directory. Methods raise OSError."""
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._deleted = directory / DELETED_NAME
+
+    def remove(self, topic: str) -> list[Path]:
+        """Remove the topic durably and return its removed queue files.
+
+        A folder that contains anything but queue files is refused as a whole (ENOTEMPTY).
+        """
+        folder = self._directory / topic
+        if not self._disk.exists(folder):
+            return []
+        files = list(self._queue_files(folder))
+        self.finish()
+        self._disk.make_directories(self._deleted)
+        self._disk.move(folder, self._deleted / "topic")
+        self.finish()
+        return files
+
+    def finish(self) -> None:
+        """Remove what has been moved away. Call it at each start: the last run may have stopped before doing so."""
+        self._remove_tree(self._deleted)
+
+    def _remove_tree(self, path: Path) -> None:
+        for entry in self._disk.list_directory(path):
+            if entry.is_directory:
+                self._remove_tree(path / entry.name)
+            else:
+                self._disk.remove(path / entry.name)
+        self._disk.remove_directory(path)
+
+    def _queue_files(self, folder: Path) -> Iterator[Path]:
+        for queue in self._disk.list_directory(folder):
+            if not queue.is_directory or not queue.name.isdecimal():
+                raise _not_ours(folder / queue.name)
+            for file in self._disk.list_directory(folder / queue.name):
+                if file.is_directory or parse_segment_name(file.name) is None:
+                    raise _not_ours(folder / queue.name / file.name)
+                yield folder / queue.name / file.name
+
+
+def _not_ours(path: Path) -> OSError:
+    return OSError(errno.ENOTEMPTY, "is not a queue file: the topic is not deleted while this file is there", str(path))
+
 
 FILES_LOOKED_AT: Final = 100
 OPEN_FILES_MAX: Final = 512

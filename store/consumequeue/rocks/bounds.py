@@ -17,9 +17,8 @@ from quarry_mq.store.consumequeue.rocks_layout import (
 )
 from quarry_mq.store.consumequeue.search import EntryAtOrAfter, FoundEntry, first_at_least
 from quarry_mq.store.lru_cache import LruCache
-from quarry_mq.store.message import DispatchRequest
+from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueExtent, QueueOffset
 from quarry_mq.store.native import EntryPlace, MaxOffsetTable, Native
-from quarry_mq.store.offsets import PhysicalOffset, QueueExtent, QueueOffset
 
 QUEUES_PER_READ: Final = 1_000
 ROWS_PER_PAGE: Final = 1_000

@@ -38,7 +38,7 @@ from quarry_mq.store.consumequeue.rocks_layout import (
     minimum_key_beside,
 )
 from quarry_mq.store.consumequeue.search import FoundEntry, first_at_least
-from quarry_mq.store.offsets import PhysicalOffset, QueueOffset
+from quarry_mq.store.message import PhysicalOffset, QueueOffset
 
 SHORT_QUEUE: Final = 64
 """Reading this many neighbouring entries takes as long as the seeks of a binary search."""

@@ -13,9 +13,8 @@ from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import SegmentFile
 from quarry_mq.store.index.chains import ChainFile, ChainShape
 from quarry_mq.store.index.hash.layout import HEADER_SIZE, ITEM, TIME_S_MAX, HashHeader
-from quarry_mq.store.index.items import KeyItems
-from quarry_mq.store.index.keys import Hashes
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.index.keys import Hashes, KeyItems
+from quarry_mq.store.message import PhysicalOffset
 
 Integers = NDArray[np.int64]
 _SECOND_MS: Final = 1000

@@ -15,9 +15,8 @@ from quarry_mq.store.fs import DirectoryEntry, Disk
 from quarry_mq.store.index.chains import ChainShape
 from quarry_mq.store.index.hash.file import HashHit, HashIndexFile
 from quarry_mq.store.index.hash.layout import HashHeader
-from quarry_mq.store.index.items import KeyItems
-from quarry_mq.store.index.keys import key_hash
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.index.keys import KeyItems, key_hash
+from quarry_mq.store.message import PhysicalOffset
 
 NAME: Final = re.compile(r"[0-9]{17}", re.ASCII)
 READ_AT_ONCE: Final = 1 << 18

@@ -7,9 +7,9 @@ from typing import TypeVar, cast
 
 from quarry_mq.store.index.hash.index import HashIndex, HashIndexState
 from quarry_mq.store.index.hash.layout import HashHeader
-from quarry_mq.store.index.items import KeyItems
 from quarry_mq.store.index.key_files import Answer
-from quarry_mq.store.offsets import PhysicalOffset
+from quarry_mq.store.index.keys import KeyItems
+from quarry_mq.store.message import PhysicalOffset
 
 Wanted = TypeVar("Wanted")
 

@@ -15,7 +15,7 @@ from quarry_mq.store.index.key_files import Unread
 from quarry_mq.store.index.tiered.chain_file import header_of
 from quarry_mq.store.index.tiered.folders import STAGES_AFTER_FILLING, IndexFolders, Stage, TieredFile
 from quarry_mq.store.index.tiered.layout import FileHeader, Kind
-from quarry_mq.store.index.tiered.object_store.uploaded import UploadNote
+from quarry_mq.store.index.tiered.object_store.protocol import UploadNote
 
 log = structlog.get_logger(__name__)
 

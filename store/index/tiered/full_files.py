@@ -17,9 +17,14 @@ from quarry_mq.store.index.tiered.catalog import Catalog
 from quarry_mq.store.index.tiered.chain_file import ChainedFile, Found, IndexItems, IndexShape, header_of
 from quarry_mq.store.index.tiered.folders import IndexFolders, Stage, TieredFile
 from quarry_mq.store.index.tiered.layout import CRC_SIZE, NO_RUN, FileHeader, item_of, run_checksum, runs_at
-from quarry_mq.store.index.tiered.object_store.protocol import ObjectMissing, ObjectStore, ObjectStoreError
-from quarry_mq.store.index.tiered.object_store.slot_cache import SlotCache
-from quarry_mq.store.index.tiered.object_store.uploaded import RemoteReader, UploadNote
+from quarry_mq.store.index.tiered.object_store.protocol import (
+    ObjectMissing,
+    ObjectStore,
+    ObjectStoreError,
+    RemoteReader,
+    SlotCache,
+    UploadNote,
+)
 from quarry_mq.store.index.tiered.runs import CompactedFile, items_in_runs, slots_in
 
 

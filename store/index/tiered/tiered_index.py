@@ -27,14 +27,19 @@ from quarry_mq.store.fs import Disk
 from quarry_mq.store.index.key_files import Answer, Unread
 from quarry_mq.store.index.tiered.catalog import Catalog
 from quarry_mq.store.index.tiered.chain_file import ChainedFile, Found, IndexItems, IndexShape
-from quarry_mq.store.index.tiered.compaction import Compaction
-from quarry_mq.store.index.tiered.folders import STAGES_AFTER_FILLING, IndexFolders, Stage, TieredFile
+from quarry_mq.store.index.tiered.folders import (
+    STAGES_AFTER_FILLING,
+    Gap,
+    IndexFolders,
+    Stage,
+    TieredFile,
+    fill_up,
+    find_gaps,
+)
 from quarry_mq.store.index.tiered.full_files import FullFile, FullFiles
 from quarry_mq.store.index.tiered.layout import FileHeader, chain_shape
-from quarry_mq.store.index.tiered.object_store.protocol import ObjectStore
-from quarry_mq.store.index.tiered.object_store.slot_cache import SlotCache
-from quarry_mq.store.index.tiered.object_store.uploaded import UploadNote, upload
-from quarry_mq.store.index.tiered.repair import Gap, fill_up, find_gaps
+from quarry_mq.store.index.tiered.object_store.protocol import ObjectStore, SlotCache, UploadNote, upload
+from quarry_mq.store.index.tiered.runs import Compaction
 from quarry_mq.store.index.tiered.search import Search, Searchable
 from quarry_mq.store.settings import SLOT_CACHE_BYTES
 

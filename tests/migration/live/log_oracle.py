@@ -10,7 +10,7 @@ from typing import Any
 
 from quarry_mq.protocol.messages.property_names import LIGHT_QUEUE_OFFSETS, LIGHT_QUEUES, TAGS
 from quarry_mq.store.fs import PosixDisk
-from quarry_mq.store.offline.store import OfflineStore
+from quarry_mq.store.offline import OfflineStore
 from quarry_mq.store.record import StoredMessage
 from tests.compat.rocketmq_store import DIGESTED_UNIT, QueueDigest
 from tests.compat.test_rocketmq_opens_our_store import java_hash

@@ -8,41 +8,40 @@ from typing import Final
 from rich.text import Text
 
 from quarry_mq.cli.online.top.facts import Member, Migration, Overview
-from quarry_mq.cli.online.top.known import Answer, Known
+from quarry_mq.cli.online.top.poller import Answer, Known
 from quarry_mq.cli.online.top.readings import CallFailed, Failure
-from quarry_mq.cli.online.top.screen.lines import (
+from quarry_mq.cli.online.top.screen.tables import (
     BAD,
     GAP,
     GOOD,
+    GROUPS,
     LABEL_WIDTH,
     QUIET,
     STRONG,
     TITLE,
+    TOPICS,
+    UNKNOWN,
     WARNING,
     Canvas,
     Column,
+    ago_text,
+    bytes_text,
+    count_text,
     fitted,
     flow,
     heading,
     item,
+    least_text,
+    percent_text,
+    rate_text,
     side_by_side,
+    span_ms_text,
+    span_text,
     styled,
     table,
     wrapped,
 )
-from quarry_mq.cli.online.top.screen.tables import GROUPS, TOPICS, ago_text
-from quarry_mq.cli.online.top.screen.texts import (
-    UNKNOWN,
-    bytes_text,
-    count_text,
-    least_text,
-    percent_text,
-    rate_text,
-    span_ms_text,
-    span_text,
-)
-from quarry_mq.cli.terminal.sparkline import HOUR_MS, cells, sparkline
-from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.cli.terminal.text import HOUR_MS, cells, sparkline, time_text
 
 CONCERNS_SHOWN: Final = 3
 SIDE_BY_SIDE: Final = 120

@@ -1,17 +1,277 @@
-"""Draws tables of topics and groups, and the details of one of them."""
+"""Draws tables of topics and groups, and the details of one of them.
+
+Formats values for people in few columns. An unknown value is `unknown`, never 0.
+
+Lays out lines of text for a screen of any width. Colours only emphasize what words say.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from quarry_mq.cli.online.top.facts import Group, Pair, Topic
-from quarry_mq.cli.online.top.screen.lines import WARNING, Canvas, Column, flow, heading, item, styled, table
-from quarry_mq.cli.online.top.screen.texts import bytes_text, count_text, rate_text, span_ms_text
-from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.cli.terminal.text import time_text
+
+TITLE: Final = "bold cyan"
+LABEL: Final = "cyan"
+QUIET: Final = "dim"
+WARNING: Final = "bold yellow"
+BAD: Final = "bold red"
+GOOD: Final = "green"
+STRONG: Final = "bold"
+
+LABEL_WIDTH: Final = 11
+GAP: Final = 3
+COLUMN_GAP: Final = 2
+NAME_WIDTH_MIN: Final = 10
+NAME_WIDTH_MAX: Final = 40
+NARROW: Final = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canvas:
+    """The area to draw on. `plain`: the terminal does not support UTF-8."""
+
+    width: int
+    height: int
+    plain: bool = False
+
+    @property
+    def is_narrow(self) -> bool:
+        return self.width < NARROW
+
+
+def styled(*parts: str | tuple[str, str]) -> Text:
+    """Join texts, or pairs of text and style, to one line."""
+    return Text.assemble(*parts, no_wrap=True, end="")
+
+
+def fitted(text: str, width: int, *, is_right: bool = False, plain: bool = False) -> str:
+    """Return the text in exactly `width` columns; a longer text is cut and ends with a mark."""
+    missing = width - cell_len(text)
+    if missing >= 0:
+        return " " * missing + text if is_right else text + " " * missing
+    return set_cell_size(text, max(0, width - 1)) + ("~" if plain else "…") if width > 0 else ""
+
+
+def flow(label: str, items: Iterable[Text], width: int) -> list[Text]:
+    """Lay out a label and its items: as many items on a line as fit, the others below."""
+    lines = [styled((f"{label:<{LABEL_WIDTH}}", LABEL))]
+    for item in items:
+        if item.cell_len > width - LABEL_WIDTH:
+            lines = _words(lines, item, width)
+            continue
+        line = lines[-1]
+        is_first = line.cell_len <= LABEL_WIDTH
+        if not is_first and line.cell_len + GAP + item.cell_len > width:
+            line = styled(" " * LABEL_WIDTH)
+            lines.append(line)
+            is_first = True
+        line.append_text(styled("" if is_first else " " * GAP)).append_text(item)
+    return lines
+
+
+def _words(lines: list[Text], item: Text, width: int) -> list[Text]:
+    """Append an item that is too long for one line, broken at its spaces, and return the lines."""
+    if lines[-1].cell_len > LABEL_WIDTH:
+        lines.append(styled(" " * LABEL_WIDTH))
+    for number, word in enumerate(item.split(" ")):
+        if number and lines[-1].cell_len + 1 + word.cell_len > width:
+            lines.append(styled(" " * LABEL_WIDTH))
+        elif number:
+            lines[-1].append(" ")
+        lines[-1].append_text(word)
+    return lines
+
+
+def item(name: str, value: str, style: str = "") -> Text:
+    """Return a value with its name before it."""
+    return styled((f"{name} ", QUIET), (value, style)) if name else styled((value, style))
+
+
+def wrapped(text: str, width: int, *, style: str = "", indent: str = "", first: str | None = None) -> list[Text]:
+    """Wrap a sentence over several lines; `first` begins the first line, `indent` all others."""
+    begin = indent if first is None else first
+    lines = textwrap.wrap(text, max(10, width), initial_indent=begin, subsequent_indent=indent)
+    return [styled((line, style)) for line in lines]
+
+
+def heading(title: str, remark: str, width: int, *, plain: bool = False) -> Text:
+    """Return a title with a dim remark after it, cut to the width."""
+    rest = fitted(remark, max(0, min(cell_len(remark), width - cell_len(title) - 2)), plain=plain)
+    return styled((title, TITLE), ("  " + rest if rest else "", QUIET))
+
+
+# -- tables
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column.
+
+    `text` makes the cell of a row at a time (ms). If space is short, the columns with the highest `rank` go. The first
+    column of a table takes the width that the others leave, or at most `width` if that is not 0.
+    """
+
+    title: str
+    width: int
+    rank: int
+    text: Callable[[Any, int], str]
+    is_right: bool = True
+    style: Callable[[Any], str] = lambda _: ""
+
+
+def fitting(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
+    """Return the columns that fit, with their widths: the first takes the width that the others leave."""
+    first, *others = columns
+    kept = list(others)
+
+    def left() -> int:
+        return width - sum(each.width + COLUMN_GAP for each in kept)
+
+    wanted = first.width or max(NAME_WIDTH_MIN, min(NAME_WIDTH_MAX, width * 24 // 100))
+    while kept and left() < wanted:
+        kept.remove(max(kept, key=lambda each: each.rank))
+    return [(first, max(1, first.width or left())), *((each, each.width) for each in kept)]
+
+
+def table(columns: Sequence[Column], rows: Sequence[Any], canvas: Canvas, now_ms: int) -> list[Text]:
+    """Return the titles and a line for each row, as wide as the canvas."""
+    chosen = fitting(columns, canvas.width)
+    gap = " " * COLUMN_GAP
+
+    def line(cells: Iterable[tuple[str, str]]) -> Text:
+        parts: list[str | tuple[str, str]] = []
+        for (column, width), (text, style) in zip(chosen, cells, strict=True):
+            cell = fitted(text, width, is_right=column.is_right, plain=canvas.plain)
+            parts += [gap, (cell, style)] if parts else [(cell, style)]
+        return styled(*parts)
+
+    lines = [line((column.title, QUIET) for column, _ in chosen)]
+    lines += [line((column.text(row, now_ms), column.style(row)) for column, _ in chosen) for row in rows]
+    return lines
+
+
+def side_by_side(left: Sequence[Text], right: Sequence[Text], left_width: int, gap: int) -> list[Text]:
+    """Join two blocks of lines side by side."""
+    lines = []
+    for number in range(max(len(left), len(right))):
+        line = left[number].copy() if number < len(left) else styled("")
+        if number < len(right):
+            line.append(" " * (left_width + gap - line.cell_len))
+            line.append_text(right[number])
+        lines.append(line)
+    return lines
+
+
+UNKNOWN: Final = "unknown"
+
+_THOUSANDS: Final = ("", " k", " M", " G", " T")
+_BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_SPANS: Final = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s"))
+
+
+def count_text(value: int | None) -> str:
+    """Format a count, in full up to 9,999,999: `12,345`, then `12.3 M`."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,}" if abs(value) < 10_000_000 else _short(value)
+
+
+def rate_text(value: float | None) -> str:
+    """Format a rate per second: `0`, `0.4`, `12.5`, `1,234`, `12.3 M`."""
+    if value is None or math.isnan(value):
+        return UNKNOWN
+    if value >= 10_000_000:
+        return _short(value)
+    if value >= 99.95:
+        return f"{value:,.0f}"
+    return "0" if value == 0 else "<0.1" if value < 0.05 else f"{value:.1f}"
+
+
+def _short(value: float) -> str:
+    step = min(len(_THOUSANDS) - 1, int(math.log10(abs(value))) // 3)
+    return f"{value / 1000**step:.1f}{_THOUSANDS[step]}"
+
+
+def bytes_text(value: int | None) -> str:
+    """Format a size: `512 B`, `12.3 MiB`, `345 MiB`."""
+    if value is None:
+        return UNKNOWN
+    size = float(value)
+    for unit in _BINARY:
+        if abs(size) < 1000 or unit == _BINARY[-1]:
+            return f"{size:.0f} {unit}" if unit == "B" or abs(size) >= 99.95 else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError(unit)
+
+
+def span_text(seconds: float | None) -> str:
+    """Format a duration: `35 µs`, `1.2 ms`, `3.4 s`, `2 min 5 s`, `3 h 12 min`, `4 d 1 h`. Infinity is `too long`."""
+    if seconds is None:
+        return UNKNOWN
+    if math.isinf(seconds):
+        return "too long"
+    if seconds < 0.000_999_5:
+        return f"{seconds * 1e6:.0f} µs" if seconds else "0 s"
+    if seconds < 0.999_5:
+        milliseconds = seconds * 1000
+        return f"{milliseconds:.1f} ms" if milliseconds < 9.95 else f"{milliseconds:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    whole = round(seconds)
+    for size, unit, small, small_unit in _SPANS:
+        if whole >= size:
+            rest = whole % size // small
+            return f"{whole // size} {unit}" + (f" {rest} {small_unit}" if rest else "")
+    return f"{whole} s"
+
+
+def span_ms_text(milliseconds: int | None) -> str:
+    return span_text(None if milliseconds is None else milliseconds / 1000)
+
+
+def latency_text(seconds: float | None, *, bound_s: float | None = None) -> str:
+    """Format a percentile: `-` if no run was timed, `> 4.2 s` above the last bound."""
+    if seconds is None:
+        return "-"
+    if math.isinf(seconds):
+        return UNKNOWN if bound_s is None else f"> {span_text(bound_s)}"
+    return span_text(seconds)
+
+
+def least_text(text: str, *, is_whole: bool) -> str:
+    """Add `at least` to a value that covers only a part of the whole."""
+    return text if is_whole or text == UNKNOWN else f"at least {text}"
+
+
+def percent_text(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{share * 100:.0f} %"
+
+
+def bar(share: float | None, width: int, *, plain: bool = False) -> str:
+    """Return a bar of `width` columns, filled to a share."""
+    full, empty = ("#", "-") if plain else ("█", "░")
+    if share is None:
+        return "?" * width
+    filled = min(width, max(0, math.floor(share * width + 0.5)))
+    return full * filled + empty * (width - filled)
+
+
+def cut(text: str, width: int, *, plain: bool = False) -> str:
+    """Cut a text to at most `width` columns; a mark at its end tells that it was cut."""
+    if len(text) <= width:
+        return text
+    mark = "~" if plain else "…"
+    return text[: max(0, width - 1)] + mark if width > 0 else ""
+
 
 _RATE: Final = 8
 _COUNT: Final = 9

@@ -14,15 +14,26 @@ from textual.widgets import DataTable, Input, Static
 
 from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.online.top.facts import Group, Member, Order, Topic
-from quarry_mq.cli.online.top.known import Answer, Known
-from quarry_mq.cli.online.top.poller import Follower
+from quarry_mq.cli.online.top.poller import Answer, Follower, Known
 from quarry_mq.cli.online.top.readings import PAGE_MAX, Reading, Wish
-from quarry_mq.cli.online.top.screen.lines import QUIET, STRONG, TITLE, Canvas, styled, wrapped
 from quarry_mq.cli.online.top.screen.pages import head, overview_page
-from quarry_mq.cli.online.top.screen.tables import GROUPS, TOPICS, Shown, group_details, matching_text, topic_details
+from quarry_mq.cli.online.top.screen.tables import (
+    GROUPS,
+    QUIET,
+    STRONG,
+    TITLE,
+    TOPICS,
+    Canvas,
+    Shown,
+    group_details,
+    matching_text,
+    styled,
+    topic_details,
+    wrapped,
+)
 from quarry_mq.cli.online.top.screen.widgets import Details, Help, Page, Rows, Tab, as_text
 from quarry_mq.cli.online.top.screen.work_pages import stages_page, work_page
-from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.cli.terminal.text import time_text
 from quarry_mq.protocol.clock import Clock, SystemClock
 
 VIEWS: Final = ("overview", "topics", "groups", "stages", "jobs")

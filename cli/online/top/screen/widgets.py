@@ -14,8 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Static
 
 from quarry_mq.cli.online.top.facts import Group, Topic
-from quarry_mq.cli.online.top.screen.lines import COLUMN_GAP, Canvas, fitted, fitting, styled
-from quarry_mq.cli.online.top.screen.tables import Shown
+from quarry_mq.cli.online.top.screen.tables import COLUMN_GAP, Canvas, Shown, fitted, fitting, styled
 
 MARGIN: Final = 2
 """Columns of a page that its scroll bar may need."""

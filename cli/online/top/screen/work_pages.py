@@ -8,33 +8,31 @@ from typing import Final
 from rich.text import Text
 
 from quarry_mq.cli.online.top.facts import Job, Migration
-from quarry_mq.cli.online.top.known import Known
-from quarry_mq.cli.online.top.screen.lines import (
+from quarry_mq.cli.online.top.poller import Known
+from quarry_mq.cli.online.top.screen.tables import (
     BAD,
     GOOD,
     QUIET,
     STRONG,
+    UNKNOWN,
     WARNING,
     Canvas,
     Column,
+    bar,
+    bytes_text,
+    count_text,
     flow,
     heading,
     item,
+    latency_text,
+    percent_text,
+    span_text,
     styled,
     table,
     wrapped,
 )
-from quarry_mq.cli.online.top.screen.texts import (
-    UNKNOWN,
-    bar,
-    bytes_text,
-    count_text,
-    latency_text,
-    percent_text,
-    span_text,
-)
 from quarry_mq.cli.online.top.stats import StageStats
-from quarry_mq.cli.terminal.times import time_text
+from quarry_mq.cli.terminal.text import time_text
 
 CALLS: Final = (("send", "SENDS"), ("receive", "RECEIVES"))
 PHASES: Final = ("file", "double_write", "backfilling", "verified", "reading_rocksdb", "rocksdb")

@@ -1,1 +1,0 @@
-"""Read through the messages of a topic without being a consumer."""

@@ -1,1 +1,0 @@
-"""Pages of topics and groups with their statistics, at a bounded cost for any number of names."""

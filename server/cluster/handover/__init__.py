@@ -1,1 +1,0 @@
-"""Handovers of message groups between members: the rules, the barriers, and the stored row."""

@@ -1,1 +1,0 @@
-"""The members of a cluster: their addresses and states, discovery, and the ownership of message groups."""

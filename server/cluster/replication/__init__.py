@@ -1,1 +1,0 @@
-"""Members exchange replicated metadata, deletions included, and accept members that come back."""
