@@ -1,8 +1,9 @@
 """`python -m bench.journey` counts the modules that a call passes on its way through a broker, and prints a table.
 
-A call is made several times, after some that warm the broker up. A module counts if each of the calls ran a function
-of it, so what the broker does now and then in the background does not. `calls` and `changes` are those of the call
-that had the fewest: calls of functions of ours, and how often the next one lies in another module.
+A call is made several times, after some that warm the broker up. A module counts if each of the calls ran more
+functions of it than the broker runs in the same time without a call, so what the broker does in the background does not
+count. `calls` and `changes` are those of the call that had the fewest: calls of functions of ours, and how often the
+next one lies in another module.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
@@ -52,9 +54,15 @@ class Journey(NamedTuple):
     changes: int
 
     @classmethod
-    def of(cls, name: str, traces: Sequence[Sequence[str]]) -> Journey:
-        """Return what the traces have in common: the modules of the calls of each repetition, in their order."""
-        modules = frozenset.intersection(*map(frozenset, traces))
+    def of(cls, name: str, traces: Sequence[Sequence[str]], idle: Sequence[Sequence[str]] = ()) -> Journey:
+        """Return what the traces have in common: the modules of the calls of each repetition, in their order.
+
+        `idle` are traces of the same length without a call.
+        """
+        background: Counter[str] = Counter()
+        for each in idle:
+            background |= Counter(each)
+        modules = frozenset.intersection(*(frozenset(Counter(each) - background) for each in traces))
         changes = min(sum(one != other for one, other in pairwise(trace)) for trace in traces)
         return cls(name, modules, min(map(len, traces)), changes)
 
@@ -75,7 +83,11 @@ class Traced:
     def journey(self, name: str, call: Callable[[], None]) -> Journey:
         for _ in range(WARM_UP_CALLS):
             call()
-        return Journey.of(name, [self.trace(call) for _ in range(CALLS)])
+        return Journey.of(name, [self.trace(call) for _ in range(CALLS)], self.idle(0.0))
+
+    def idle(self, seconds: float) -> list[list[str]]:
+        """Return what the broker does without a call, in the time of a trace of a call that takes this long."""
+        return [self.trace(lambda: time.sleep(seconds)) for _ in range(CALLS)]
 
     def trace(self, call: Callable[[], None]) -> list[str]:
         """Return the modules of all calls of functions that the broker makes for this call from outside."""
@@ -152,11 +164,14 @@ def topic_create(broker: Traced, directory: Path) -> Iterator[Journey]:
         told.append(json.loads(trace.read_text()))
 
     create()
+    begun_s = time.monotonic()
     brokers = [broker.trace(create) for _ in range(CALLS)]
+    idle = broker.idle((time.monotonic() - begun_s) / CALLS - 2 * SETTLE_S)
     commands = [each["calls"] for each in told[1:]]
     yield Journey.of("CreateTopic, command", commands)
-    yield Journey.of("CreateTopic, broker", brokers)
-    yield Journey.of("CreateTopic, end to end", [[*one, *other] for one, other in zip(commands, brokers, strict=True)])
+    yield Journey.of("CreateTopic, broker", brokers, idle)
+    both = [[*one, *other] for one, other in zip(commands, brokers, strict=True)]
+    yield Journey.of("CreateTopic, end to end", both, idle)
     yield Journey("CreateTopic, imported by the command", frozenset(told[-1]["imports"]), 0, 0)
 
 

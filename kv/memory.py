@@ -14,10 +14,9 @@ from threading import RLock
 from types import TracebackType
 from typing import Final
 
-from quarry_mq.kv.engine import Family, KeyRange, Snapshot, WriteBatch
+from quarry_mq.kv.engine import Family, KeyRange, LaterPuts, Snapshot, WriteBatch, scanned
 from quarry_mq.kv.errors import EngineClosed, KvError
 from quarry_mq.kv.keys import counted, read_counted
-from quarry_mq.kv.later_puts import LaterPuts, scanned
 
 TABLE_SUFFIX: Final = ".table"
 

@@ -38,9 +38,8 @@ from weakref import WeakSet
 
 import rocksdict  # noqa: TID251 - this is the module the ban points to
 
-from quarry_mq.kv.engine import Family, KeyRange, Snapshot, WriteBatch
+from quarry_mq.kv.engine import Family, KeyRange, LaterPuts, Snapshot, WriteBatch, merged, scanned
 from quarry_mq.kv.errors import EngineClosed, EngineCorrupt, EngineFull, EngineLocked, EngineStarved, KvError
-from quarry_mq.kv.later_puts import LaterPuts, merged, scanned
 from quarry_mq.kv.options import MIB, CompactionStyle, Compression, FamilyOptions
 from quarry_mq.kv.rocks_directory import (
     descriptor_share,

@@ -17,8 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import add_AdminServiceServicer_to_server
-from quarry_mq.server.admin_port.calls.guard import AdminGuard, CallSlots
-from quarry_mq.server.admin_port.calls.reader import RequestReader
+from quarry_mq.server.admin_port.calls.guard import AdminGuard, CallSlots, RequestReader
 from quarry_mq.server.admin_port.metadata.service import (
     SERVICE_NAME,
     AdminService,

@@ -19,8 +19,7 @@ from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES, RESERVED_PR
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.times import to_ms
-from quarry_mq.server.append.group_commit import GroupCommit
-from quarry_mq.server.append.queue_choice import QueueChooser, queue_of_group, queue_of_priority
+from quarry_mq.server.append.group_commit import GroupCommit, QueueChooser, queue_of_group, queue_of_priority
 from quarry_mq.server.cluster.message_groups import CLIENTS_SHARE_S, GroupedSend, GroupedSends, Place
 from quarry_mq.server.cluster.peers import ForwardedSend
 from quarry_mq.server.front import Call, Method

@@ -53,7 +53,7 @@ class QueueOffsets:
         known queues   keys, max, stored min and first entry of queues in RocksDB: `rocks.bounds.RocksBounds`
         native table   stored max and min of up to a million queues in RocksDB: `native/src/maxima.rs`; once all rows
                        were loaded into it, a queue that it lacks never had a message
-        later puts     max offsets that RocksDB gets later: `kv.later_puts`; visible to every reader of the database
+        later puts     max offsets that RocksDB gets later: `kv.engine`; visible to every reader of the database
 
     What happens to them (-: stays valid; files keep no cache that needs any of this):
 

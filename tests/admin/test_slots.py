@@ -15,9 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from quarry_mq.server.admin_port.calls import reader as reading
-from quarry_mq.server.admin_port.calls.guard import CALLS_LIMIT, STRANGERS_LIMIT, CallSlots, Slot
-from quarry_mq.server.admin_port.calls.reader import RequestReader
+from quarry_mq.server.admin_port.calls import guard as reading
+from quarry_mq.server.admin_port.calls.guard import CALLS_LIMIT, STRANGERS_LIMIT, CallSlots, RequestReader, Slot
 from quarry_mq.server.admin_port.cluster.client import PeerClient
 from quarry_mq.server.admin_port.cluster.service import EXCHANGE, ClusterService
 from quarry_mq.server.admin_port.server import AdminServer, MoreService

@@ -27,7 +27,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as quarry_admin
 from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2, migration_pb2, verification_pb2
 from quarry_mq.protocol.signature import signed_admin_headers
 from quarry_mq.server.cluster.membership import Member
-from quarry_mq.server.observability.logs import processors as levels
+from quarry_mq.server.observability import logs as levels
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.metadata import Topic, TopicType

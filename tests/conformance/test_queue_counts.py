@@ -7,7 +7,7 @@ import pytest
 
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
-from quarry_mq.server.append.queue_choice import queue_of_group
+from quarry_mq.server.append.group_commit import queue_of_group
 from quarry_mq.store.metadata import TopicType
 from tests.conformance.broker import PATIENCE_S, RunningBroker
 from tests.conformance.client import Client, message

@@ -47,8 +47,8 @@ def test_whoever_logs_has_a_logger_called_log() -> None:
     users = {path for path in production_files() if any(each.module == "structlog" for each in imports(path))}
     configuring = {
         "cli/offline/opened_store.py",
-        "server/observability/logs/__init__.py",
-        "server/observability/logs/processors.py",
+        "server/observability/logs.py",
+        "server/observability/logs.py",
     }
     assert {name(path) for path in users - set(logging_files())} <= configuring
 

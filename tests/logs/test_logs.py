@@ -18,8 +18,8 @@ import pytest
 import structlog
 
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.server.observability.logs import Repeats, configure_logs, processors
-from quarry_mq.server.observability.logs.processors import VALUE_LENGTH_MAX
+from quarry_mq.server.observability import logs
+from quarry_mq.server.observability.logs import VALUE_LENGTH_MAX, Repeats, configure_logs
 from tests.users.tables import SECRET
 
 FORGED = 'x\n2026-11-22T00:00:00Z [error    ] store poisoned\r\x1b[2J\u2028 "}\n{"event": "store poisoned"}'
@@ -56,7 +56,7 @@ def pipe(
     root = logging.getLogger()
     before = (structlog.get_config(), root.handlers[:], root.level, threading.excepthook, sys.stderr)
     sys.stderr = output
-    processors.log = structlog.get_logger()  # the one before remembers the pipe of an earlier test
+    logs.log = structlog.get_logger()  # the one before remembers the pipe of an earlier test
     try:
         yield Pipe(clock, output, configure_logs(log_format, level, repeats_per_minute, clock=clock))
     finally:

@@ -54,7 +54,7 @@ def shrink_caches(broker: RunningBroker, patch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_does_not_grow_with_topics_and_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quarry_mq.server.append.queue_choice.TOPICS_REMEMBERED", CACHED)
+    monkeypatch.setattr("quarry_mq.server.append.group_commit.TOPICS_REMEMBERED", CACHED)
     monkeypatch.setattr("quarry_mq.store.metadata.offsets.INDEXED_MAX", CACHED)
     monkeypatch.setattr("quarry_mq.server.rpc.routes.QUEUES_MIN", 1)
     monkeypatch.setattr("quarry_mq.server.rpc.routes.BYTES_MAX", 16 << 10)

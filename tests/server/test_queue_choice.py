@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from quarry_mq.server.append.queue_choice import QueueChooser
+from quarry_mq.server.append.group_commit import QueueChooser
 from quarry_mq.store.metadata import Topic, TopicType
 
 
@@ -22,7 +22,7 @@ def test_sends_go_round_the_queues_of_each_topic() -> None:
 
 def test_with_more_topics_than_are_remembered_no_queue_is_favoured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each topic is forgotten before it is sent to again: beginning anew at queue 0 would leave the others empty."""
-    monkeypatch.setattr("quarry_mq.server.append.queue_choice.TOPICS_REMEMBERED", 100)
+    monkeypatch.setattr("quarry_mq.server.append.group_commit.TOPICS_REMEMBERED", 100)
     chooser = QueueChooser()
     rounds = [[chooser.next_queue(topic(number)) for number in range(800)] for _ in range(160)]
     for number in (0, 1, 799):
