@@ -45,11 +45,7 @@ def test_no_event_takes_a_key_of_the_pipe() -> None:
 def test_whoever_logs_has_a_logger_called_log() -> None:
     """The tests of this file find events by it."""
     users = {path for path in production_files() if any(each.module == "structlog" for each in imports(path))}
-    configuring = {
-        "cli/offline/opened_store.py",
-        "server/observability/logs.py",
-        "server/observability/logs.py",
-    }
+    configuring = {"cli/offline/opened_store.py", "server/observability/logs.py"}
     assert {name(path) for path in users - set(logging_files())} <= configuring
 
 
