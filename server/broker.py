@@ -16,6 +16,7 @@ from quarry_mq.protocol.clock import Clock, SteadyClock
 from quarry_mq.server.admin.administration import Administration, BrokerFacts
 from quarry_mq.server.admin.browsing import Tails
 from quarry_mq.server.admin.stats import Sources
+from quarry_mq.server.admin_port.build import make_operators_look, make_operators_work
 from quarry_mq.server.admin_port.calls.guard import CallSlots, make_guard
 from quarry_mq.server.admin_port.cluster.build import cluster_services, joined, make_cluster, make_reading_order
 from quarry_mq.server.admin_port.console import ConsoleBeside
@@ -24,7 +25,6 @@ from quarry_mq.server.admin_port.metadata.clients import ClientService
 from quarry_mq.server.admin_port.metadata.security import SecurityService
 from quarry_mq.server.admin_port.metadata.service import AdminService, SettingsService
 from quarry_mq.server.admin_port.official.service import official_admin
-from quarry_mq.server.admin_port.operators import make_operators_look, make_operators_work
 from quarry_mq.server.admin_port.server import REQUEST_SIZE_MAX, AdminServer
 from quarry_mq.server.admin_port.storage.index import IndexService
 from quarry_mq.server.admin_port.storage.migration import MigrationService

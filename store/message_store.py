@@ -25,8 +25,8 @@ from quarry_mq.store.commitlog import BegunFlush, CommitLogFlusher, CommitLogRea
 from quarry_mq.store.commitlog.segments import StoreTimes
 from quarry_mq.store.commitlog.writer import encode_batch, native_batch_encoder
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, LastEntry, LightQueueStep, LiteParentsStep, QueueEnd
-from quarry_mq.store.consumequeue.bounds import QueueOffsets
 from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER, is_queued, may_name_light_queues
+from quarry_mq.store.consumequeue.queue_offsets import QueueOffsets
 from quarry_mq.store.consumequeue.search import TimeBoundary, offset_at_time
 from quarry_mq.store.errors import DiskRefused, MessageGivenUp, MessageTooLarge, OffsetOutOfRange, StoreDamaged
 from quarry_mq.store.index import NO_INDEXES, KeyIndexes

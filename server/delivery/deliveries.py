@@ -32,7 +32,7 @@ from quarry_mq.kv import WriteBatch
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.delivery.handles import ReceiptHandle, encode_all
 from quarry_mq.server.delivery.model import Delivered, ReceiveRequest, Timers
-from quarry_mq.server.delivery.redelivery import DueWalk, RecentRows, RedeliveryTimers, round_up
+from quarry_mq.server.delivery.redelivery_timers import DueWalk, RecentRows, RedeliveryTimers, round_up
 from quarry_mq.server.delivery.state.inflight import DueEntry, GroupState, InFlight
 from quarry_mq.server.delivery.state.subscription import NEVER_MS, GroupMessage, Lessees, QueueProgress, Subscription
 from quarry_mq.server.errors import InvalidReceiptHandle

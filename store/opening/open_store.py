@@ -26,7 +26,7 @@ from quarry_mq.protocol.clock import Clock, ReportProgress
 from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
 from quarry_mq.store.commitlog.segments import SegmentPins, StoreTimes
 from quarry_mq.store.consumequeue import RocksConsumeQueues
-from quarry_mq.store.consumequeue.bounds import LightFloor, QueueOffsets
+from quarry_mq.store.consumequeue.queue_offsets import LightFloor, QueueOffsets
 from quarry_mq.store.engines import RocksStoreEngines, StoreEngines
 from quarry_mq.store.errors import StoreLocked, StoreUnusable
 from quarry_mq.store.fs import Disk, DiskLock

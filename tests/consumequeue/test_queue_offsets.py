@@ -19,7 +19,7 @@ from quarry_mq.kv import KvError
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues
 from quarry_mq.store.consumequeue.again import end_of_stored, put_again
-from quarry_mq.store.consumequeue.bounds import LightFloor, QueueOffsets
+from quarry_mq.store.consumequeue.queue_offsets import LightFloor, QueueOffsets
 from quarry_mq.store.consumequeue.rocks import bounds as rocks_bounds
 from quarry_mq.store.consumequeue.rocks.bounds import RocksBounds, StagedEntries
 from quarry_mq.store.consumequeue.rocks_layout import (

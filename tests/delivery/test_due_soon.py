@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quarry_mq.server.delivery.redelivery import ENTRIES_READ_AT_ONCE, LOOKED_AHEAD_MS
+from quarry_mq.server.delivery.redelivery_timers import ENTRIES_READ_AT_ONCE, LOOKED_AHEAD_MS
 from quarry_mq.server.delivery.state.inflight import DueEntry, InFlightTable
 from tests.delivery.broker import DeliveryBench
 

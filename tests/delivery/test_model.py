@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from quarry_mq.kv.engine import KeyRange
 from quarry_mq.server.delivery import Forwarded, InFlightTable, ReceiveRequest
 from quarry_mq.server.delivery.deliveries import Deliveries, Event
-from quarry_mq.server.delivery.redelivery import DueWalk
+from quarry_mq.server.delivery.redelivery_timers import DueWalk
 from quarry_mq.server.delivery.retry_topics import retry_topic_name
 from quarry_mq.server.delivery.state.subscription import GroupMessage
 from quarry_mq.server.errors import InvalidReceiptHandle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quarry_mq.server.delivery import Delivered, InFlightTable, redelivery
+from quarry_mq.server.delivery import Delivered, InFlightTable, redelivery_timers
 from tests.delivery.broker import GROUP, TOPIC, DeliveryBench
 
 
@@ -40,7 +40,7 @@ def test_an_acknowledgement_soon_after_reads_no_row(monkeypatch: pytest.MonkeyPa
 
 
 def test_too_many_are_forgotten_and_read_from_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redelivery, "RECENT_ROWS_MAX", 10)
+    monkeypatch.setattr(redelivery_timers, "RECENT_ROWS_MAX", 10)
     bench = DeliveryBench()
     first, second = received(bench, 8), received(bench, 8)
     assert recent_of(bench) <= 10

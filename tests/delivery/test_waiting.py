@@ -13,7 +13,7 @@ from quarry_mq.server.delivery.fetch import ENTRIES_SCANNED_MAX
 from quarry_mq.server.delivery.lite import LiteDelivery
 from quarry_mq.server.delivery.model import Received
 from quarry_mq.server.delivery.pulls import LongPolls, PullRequest, Pulls
-from quarry_mq.server.delivery.redelivery import DueWalk
+from quarry_mq.server.delivery.redelivery_timers import DueWalk
 from quarry_mq.server.delivery.state.subscription import Subscription
 from quarry_mq.server.filters import TagFilter
 from quarry_mq.store.message import QueueId, QueueOffset

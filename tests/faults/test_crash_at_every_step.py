@@ -19,7 +19,7 @@ import pytest
 
 from quarry_mq.store.commitlog import BegunFlush, CommitLogFlusher
 from quarry_mq.store.consumequeue import RocksConsumeQueues
-from quarry_mq.store.consumequeue.bounds import QueueOffsets
+from quarry_mq.store.consumequeue.queue_offsets import QueueOffsets
 from quarry_mq.store.consumequeue.rocks.bounds import RocksBounds
 from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY
 from quarry_mq.store.layout.queue_phase import QueueMode

@@ -10,8 +10,8 @@ from quarry_mq.protocol.clock import ManualClock, Progress
 from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
 from quarry_mq.store.commitlog.segments import StoreTimes
 from quarry_mq.store.consumequeue import RocksConsumeQueues
-from quarry_mq.store.consumequeue.bounds import QueueOffsets
 from quarry_mq.store.consumequeue.dispatch import StoredAssignment
+from quarry_mq.store.consumequeue.queue_offsets import QueueOffsets
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.message import Host, Message, PhysicalOffset

@@ -1,4 +1,4 @@
-"""Cache the stored max and min offsets of queues in RocksDB; the rules are in `store.consumequeue.bounds`."""
+"""Cache the stored max and min offsets of queues in RocksDB; the rules are in `store.consumequeue.queue_offsets`."""
 
 from __future__ import annotations
 
