@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Self
 
 from pydantic import PrivateAttr, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError, TomlConfigSettingsSource
 
 from quarry_mq.protocol.limits import WireLimits
@@ -63,8 +65,17 @@ OTHER_VARIABLES: Final = frozenset({CONFIG_VARIABLE, "QUARRY_CONTEXT", "QUARRY_C
 """Variables with our prefix that are not settings of a broker but for the commands."""
 
 
+FILE_TABLE: Final = re.compile(r"\s*\[\s*([\w.\"' -]+?)\s*\]")
+FILE_KEY: Final = re.compile(r"\s*([\w.\"' -]+?)\s*=")
+NEAR_RATIO_MIN: Final = 0.75
+"""The similarity, between 0 and 1, from which on a known name is offered for an unknown one."""
+
+
 class SettingsInvalid(Invalid):
-    """A setting, its file or its environment variable is wrong. The message is one line that names the key."""
+    """Settings, their file or their environment variables are wrong.
+
+    The message is one line with all mistakes; each names its key, and the line of the file or the variable that has it.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,26 +261,30 @@ def load_settings(file: Path | None = None, flags: Mapping[str, Mapping[str, obj
         raise SettingsInvalid(f"{file}: no such file")
     merged: dict[str, Any] = {}
     sources: dict[str, str] = {}
+    mistakes = list(_unknown_variables())
     try:
         layers = {"file": _from_file(file), "environment": _from_environment(), "flags": flags or {}}
         for source, layer in layers.items():
             for section, values in layer.items():
                 merged[section] = _over(merged.get(section, {}), values)
-                sources |= (
-                    dict.fromkeys((f"{section}.{key}" for key in values), source) if isinstance(values, Mapping) else {}
-                )
+                sources[section] = source
+                if isinstance(values, Mapping):
+                    sources |= {f"{section}.{key}": source for key in values}
         settings = BrokerSettings.model_validate(merged)
         settings.tell_sources(sources)
         settings.for_store()
         settings.for_expiry()
     except ValidationError as cause:
-        raise SettingsInvalid(in_one_line(cause)) from cause
+        text = "" if file is None else file.read_text()
+        mistakes += (_mistake(each, sources, file, text) for each in cause.errors())
     except Invalid as cause:
-        raise SettingsInvalid(str(cause)) from cause
+        mistakes.append(str(cause))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as cause:
         raise SettingsInvalid(f"{file}: {cause}") from cause
     except SettingsError as cause:
         raise SettingsInvalid(f"environment: {cause}") from cause
+    if mistakes:
+        raise SettingsInvalid("; ".join(mistakes))
     return settings
 
 
@@ -285,21 +300,20 @@ def _from_file(file: Path | None) -> Mapping[str, Any]:
 
 
 def _from_environment() -> Mapping[str, Any]:
-    _refuse_unknown_variables()
     source = EnvSettingsSource(
         _Sources, env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="_", env_nested_max_split=1
     )
     return {section: _without_service_links(values) for section, values in source().items()}
 
 
-def _refuse_unknown_variables() -> None:
-    """Refuse variables with our prefix whose section does not exist: pydantic ignores them."""
+def _unknown_variables() -> Iterator[str]:
+    """Yield a mistake for each variable with our prefix whose section does not exist: pydantic ignores them."""
     for name in os.environ:
         rest = name.removeprefix(ENVIRONMENT_PREFIX).lower()
         if not name.startswith(ENVIRONMENT_PREFIX) or name in OTHER_VARIABLES or ANY_SERVICE_LINK.fullmatch(rest):
             continue
         if not any(f"{rest}_".startswith(f"{section}_") for section in BrokerSettings.model_fields):
-            raise SettingsInvalid(f"{name}: there is no setting of that name")
+            yield f"{name}: {_unknown(name, map(variable_of, setting_keys()))}"
 
 
 def _without_service_links(values: object) -> object:
@@ -308,10 +322,80 @@ def _without_service_links(values: object) -> object:
     return {key: value for key, value in values.items() if not SERVICE_LINK.fullmatch(key)}
 
 
+def setting_keys() -> Iterator[str]:
+    """Yield the name of each setting, as `section.key`."""
+    for section, its in BrokerSettings.model_fields.items():
+        assert isinstance(its.annotation, type)
+        assert issubclass(its.annotation, Section)
+        yield from (f"{section}.{key}" for key in its.annotation.model_fields)
+
+
+def variable_of(key: str) -> str:
+    """Return the environment variable of `section.key`."""
+    return ENVIRONMENT_PREFIX + key.replace(".", "_").upper()
+
+
+def _mistake(error: ErrorDetails, sources: Mapping[str, str], file: Path | None, text: str) -> str:
+    """Describe one error of pydantic, after its place: `quarry.toml:3: store.durabilty: unknown setting`.
+
+    `text` is that of the file. A rule that several settings of a section break together has no place.
+    """
+    location = [str(part) for part in error["loc"]]
+    key = ".".join(location[:2])
+    is_unknown = error["type"] == "extra_forbidden"
+    said = _said(error)
+    if len(location) == 1 and not is_unknown and error["type"] == "value_error":
+        return said
+    match sources.get(key):
+        case "file":
+            line = _line_of(key, text)
+            place = f"{file}:{line}: " if line else f"{file}: "
+        case "environment" if is_unknown:
+            return f"{variable_of(key)}: {_unknown(variable_of(key), map(variable_of, setting_keys()))}"
+        case "environment":
+            place = f"{variable_of(key)}: "
+        case _:
+            place = ""
+    if is_unknown:
+        known = BrokerSettings.model_fields if len(location) == 1 else setting_keys()
+        said = f"{key}: {_unknown(key, known)}"
+    return place + said
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    """Return that there is no setting of this name, and which one the user may have meant."""
+    names = list(known)
+    near = get_close_matches(name, names, n=1, cutoff=NEAR_RATIO_MIN) or [
+        each for each in names if each.startswith(name) or each.partition(".")[2] == name.partition(".")[2] != ""
+    ]
+    return f"unknown setting (did you mean {near[0]}?)" if len(near) == 1 else "unknown setting"
+
+
+def _line_of(key: str, text: str) -> int | None:
+    """Return the number of the line that sets `section.key`, or begins the section of that name; None if none does."""
+    table = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if found := FILE_TABLE.match(line):
+            name = table = _plain(found[1])
+        elif found := FILE_KEY.match(line):
+            name = ".".join(filter(None, (table, _plain(found[1]))))
+        else:
+            continue
+        if name == key:
+            return number
+    return None
+
+
+def _plain(name: str) -> str:
+    """Return a dotted name of a TOML file without quotes and spaces."""
+    return ".".join(part.strip(" \"'") for part in name.split("."))
+
+
+def _said(error: ErrorDetails, *within: str) -> str:
+    key = ".".join(str(part) for part in (*within, *error["loc"])) or "settings"
+    return f"{key}: {error['msg'].removeprefix('Value error, ')}"
+
+
 def in_one_line(error: ValidationError, *within: str) -> str:
     """Return all errors in one line, each after its key, below `within` if given; values are not shown."""
-    found = []
-    for each in error.errors():
-        key = ".".join(str(part) for part in (*within, *each["loc"])) or "settings"
-        found.append(f"{key}: {each['msg'].removeprefix('Value error, ')}")
-    return "; ".join(found)
+    return "; ".join(_said(each, *within) for each in error.errors())

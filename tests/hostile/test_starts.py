@@ -71,7 +71,7 @@ def test_settings_that_cannot_be(tmp_path: Path) -> None:
 
 def test_a_mistyped_variable(tmp_path: Path) -> None:
     line = refusal("--store", tmp_path / "store", variables={"QUARRY_SOTRE_DIRECTORY": "/data"})
-    assert line == "QUARRY_SOTRE_DIRECTORY: there is no setting of that name"
+    assert line == "QUARRY_SOTRE_DIRECTORY: unknown setting (did you mean QUARRY_STORE_DIRECTORY?)"
 
 
 def test_a_disk_that_takes_no_file_of_any_size(tmp_path: Path) -> None:

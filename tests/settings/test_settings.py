@@ -121,24 +121,44 @@ def test_a_section_of_two_words_in_the_environment(monkeypatch: pytest.MonkeyPat
     settings = load_settings().for_store()
     assert (settings.units_per_file, settings.doubled_topics) == (500, ("orders-*",))
     monkeypatch.setenv("QUARRY_CONSUME_UNITS_PER_FILE", "500")
-    assert problem() == "QUARRY_CONSUME_UNITS_PER_FILE: there is no setting of that name"
+    found = "QUARRY_CONSUME_UNITS_PER_FILE: unknown setting (did you mean QUARRY_CONSUME_QUEUE_UNITS_PER_FILE?)"
+    assert problem() == found
 
 
 def test_a_mistyped_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUARRY_STORE_DIRECTROY", "/data")
-    assert "store.directroy" in problem()
+    assert problem() == "QUARRY_STORE_DIRECTROY: unknown setting (did you mean QUARRY_STORE_DIRECTORY?)"
 
 
 def test_a_variable_of_a_mistyped_section_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would start a broker on another store than its operator thinks."""
     monkeypatch.setenv("QUARRY_SOTRE_DIRECTORY", "/data")
-    assert problem() == "QUARRY_SOTRE_DIRECTORY: there is no setting of that name"
+    assert problem() == "QUARRY_SOTRE_DIRECTORY: unknown setting (did you mean QUARRY_STORE_DIRECTORY?)"
 
 
-def test_several_problems_are_told_at_once() -> None:
-    text = problem(flags={"network": {"listen": "x"}, "log": {"level": "loud"}})
-    assert "network.listen" in text
-    assert "log.level" in text
+def test_several_problems_are_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has the line of the file or the variable that has it, and a name that is near, if there is one."""
+    path = tmp_path / "quarry.toml"
+    path.write_text(
+        "# a comment\n[store]\ndurabilty = 'sync'\nflush_interval_ms = 'x'\nlisten = '127.0.0.1:1'\n"
+        "[netwrk]\nlisten = 'x'\n[ log ]\n\"level\" = 'loud'\nnothing_like_it = 1\n"
+    )
+    monkeypatch.setenv("QUARRY_SOTRE_DIRECTORY", "/data")
+    monkeypatch.setenv("QUARRY_LIMITS_BODY_SIZE", "huge")
+    told = problem(path, {"network": {"listen": "x"}})
+    for each in (
+        "QUARRY_SOTRE_DIRECTORY: unknown setting (did you mean QUARRY_STORE_DIRECTORY?)",
+        "QUARRY_LIMITS_BODY_SIZE: limits.body_size: ",
+        f"{path}:3: store.durabilty: unknown setting (did you mean store.durability?)",
+        f"{path}:4: store.flush_interval_ms: ",
+        f"{path}:5: store.listen: unknown setting (did you mean network.listen?)",
+        f"{path}:6: netwrk: unknown setting (did you mean network?)",
+        f"{path}:9: log.level: ",
+        f"{path}:10: log.nothing_like_it: unknown setting",
+        "network.listen: must be",
+    ):
+        assert f"; {each}" in f"; {told}", told
+    assert told.count("; ") == 8
 
 
 @pytest.mark.parametrize(
@@ -172,7 +192,7 @@ def test_a_broken_file_is_named(tmp_path: Path, content: bytes) -> None:
 def test_a_section_that_is_no_table_is_named(tmp_path: Path) -> None:
     path = tmp_path / "quarry.toml"
     path.write_text("store = 5\n")
-    assert problem(path).startswith("store: ")
+    assert problem(path).startswith(f"{path}:1: store: ")
     assert problem(path, {"store": {"directory": "/data"}}).startswith("store: ")
 
 
