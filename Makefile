@@ -26,7 +26,8 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo "could not make a virtual environment: install the venv module of $(PYTHON) (Debian: python3-venv)"; exit 1; }
 	@echo "installing Quarry into $(VENV) (first time only)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	@# Python compiles what is imported, and keeps it; pip would compile everything, which takes longer than a start
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[demo]'
 	@touch $(STAMP)
 
 # apart, because Spark alone is ten times what a broker needs
@@ -35,7 +36,7 @@ $(TOOLS): $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(TOOLS)
 
-# optional: where it cannot be built all of it is done in Python
+# optional: where it cannot be built all of it is done in Python. A first broker does not wait for it: compiling takes minutes
 $(NATIVE): $(STAMP) $(wildcard native/src/*.rs native/Cargo.*)
 	@if command -v cargo >/dev/null; then \
 	  echo "building the native part into $(VENV) (first time only)"; mkdir -p build; \
@@ -44,16 +45,16 @@ $(NATIVE): $(STAMP) $(wildcard native/src/*.rs native/Cargo.*)
 	else echo "no cargo here, so no native part: Quarry runs in Python alone"; fi
 	@touch $(NATIVE)
 
-native:  ## build the native part anew (needs Rust)
+native:  ## build the native part, or rebuild it (needs Rust); half the CPU time per message from the next start on
 	@rm -f $(NATIVE)
 	@$(MAKE) --no-print-directory $(NATIVE)
 
 install: $(TOOLS) $(NATIVE)  ## make the virtual environment and install everything
 
-serve: $(STAMP) $(NATIVE)  ## run the broker in the foreground on its embedded store (SERVE_ARGS="--store DIR ...")
+serve: $(STAMP)  ## run the broker in the foreground on its embedded store (SERVE_ARGS="--store DIR ...")
 	@exec $(BIN)/quarry serve $(SERVE_ARGS)
 
-demo: $(STAMP) $(NATIVE)  ## send and receive one message with the official Python client on a temporary broker
+demo: $(STAMP)  ## send and receive one message with the official Python client on a temporary broker
 	@$(BIN)/python -m quarry_mq.cli.demo
 
 test: $(TOOLS) $(NATIVE)  ## the test suite (the fast part; under 20 minutes on 2 cores)
