@@ -55,7 +55,7 @@ serve: $(STAMP)  ## run the broker in the foreground on its embedded store (SERV
 	@exec $(BIN)/quarry serve $(SERVE_ARGS)
 
 demo: $(STAMP)  ## send and receive one message with the official Python client on a temporary broker
-	@$(BIN)/python -m quarry_mq.cli.demo
+	@$(BIN)/quarry demo
 
 test: $(TOOLS) $(NATIVE)  ## the test suite (the fast part; under 20 minutes on 2 cores)
 	@$(PYTEST)

@@ -23,6 +23,10 @@ class Entry(NamedTuple):
 
 COMMANDS: Final[Mapping[str, Entry]] = {
     "serve": Entry("quarry_mq.cli.serve:serve", "Run a broker until it is told to stop (Ctrl-C, SIGTERM)."),
+    "demo": Entry(
+        "quarry_mq.cli.local.demo:demo",
+        "Send and receive a message on a temporary broker, or with --keep run a broker full of life to look at.",
+    ),
     "doctor": Entry(
         "quarry_mq.cli.doctor.command:doctor",
         "Check a broker, its settings, its store and its machine for problems, and suggest fixes.",

@@ -1,4 +1,4 @@
-"""`python -m quarry_mq.cli.demo` sends a message through an official client and a temporary broker.
+"""Runs a broker for a demo, and sends a message through it with an official client.
 
 The client runs in a process of its own: its generated protobuf code and ours cannot share one.
 """
@@ -14,10 +14,11 @@ import sys
 import tempfile
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from quarry_mq.cli.terminal.text import say
 
@@ -63,29 +64,47 @@ CLIENT: Final = textwrap.dedent(
 )
 
 
+class Addresses(NamedTuple):
+    """The addresses of a broker, each as `host:port`. The console is `off` if there is none."""
+
+    listen: str
+    admin: str
+    http: str
+    console: str = "off"
+
+
+DEFAULTS: Final = Addresses("127.0.0.1:8081", "127.0.0.1:8082", "127.0.0.1:9464", "127.0.0.1:8083")
+"""The addresses that a broker has without settings."""
+
+
 def main() -> int:
-    """Run the demo. Returns 0 when the message was sent, received and acknowledged."""
+    """Send one message there and back. Returns 0 when the message was sent, received and acknowledged."""
     with tempfile.TemporaryDirectory(prefix="quarry-demo-") as directory:
-        say(f"starting a broker on {directory}")
+        addresses = Addresses(*(f"127.0.0.1:{port}" for port in free_ports(3)))
         try:
-            with running_broker(Path(directory)) as endpoint:
-                return run_client(endpoint, Path(directory))
+            with running_broker(Path(directory), addresses):
+                return run_client(addresses.listen, Path(directory))
         except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
             say(f"the demo failed: {error}", err=True)
             return 1
 
 
 @contextmanager
-def running_broker(directory: Path) -> Iterator[str]:
-    """Run a broker in another process on free ports; give its messaging address once it is ready.
+def running_broker(
+    directory: Path, addresses: Addresses, settings: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[None]:
+    """Run a broker in another process, from when it is ready on. `settings` are by the names of their variables.
 
     Raises RuntimeError, with the broker's output, when it does not start.
     """
-    listen, admin, http = (f"127.0.0.1:{port}" for port in free_ports(3))
+    say(f"starting a broker on {directory}")
     command = [sys.executable, "-m", "quarry_mq.cli.main", "serve", "--store", str(directory / "store")]
-    command += ["--listen", listen, "--admin", admin, "--http", http, "--console", "off"]
+    command += (part for name, address in addresses._asdict().items() for part in (f"--{name}", address))
     log = directory / "broker.log"
-    with log.open("wb") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as broker:
+    with (
+        log.open("wb") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, **settings}) as broker,
+    ):
         watchdog = threading.Timer(READY_TIMEOUT_S, broker.kill)
         watchdog.start()
         try:
@@ -94,8 +113,8 @@ def running_broker(directory: Path) -> Iterator[str]:
             watchdog.cancel()
             if not ready:
                 raise RuntimeError(f"the broker did not start: {log.read_text(errors='replace').strip()}")
-            say(f"broker    {listen}")
-            yield listen
+            say(f"broker    {addresses.listen}")
+            yield
         finally:
             watchdog.cancel()
             broker.terminate()
@@ -119,6 +138,24 @@ def run_client(endpoint: str, home: Path) -> int:
     return done.returncode
 
 
+def free_addresses() -> Addresses:
+    """Return the addresses that a broker has without settings, if nothing listens there, and free ones otherwise."""
+    if all(map(_is_free, DEFAULTS)):
+        return DEFAULTS
+    return Addresses(*(f"127.0.0.1:{port}" for port in free_ports(len(DEFAULTS))))
+
+
+def _is_free(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError:
+            return False
+    return True
+
+
 def free_ports(count: int) -> list[int]:
     """Return distinct ports of the loopback address that no process listens on now.
 
@@ -128,15 +165,6 @@ def free_ports(count: int) -> list[int]:
     found: list[int] = []
     while len(found) < count:
         port = secrets.choice(PORTS)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in found:
+        if port not in found and _is_free(f"127.0.0.1:{port}"):
             found.append(port)
     return found
-
-
-if __name__ == "__main__":
-    sys.exit(main())

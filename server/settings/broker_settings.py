@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from pydantic import PrivateAttr, ValidationError, model_validator
-from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError, TomlConfigSettingsSource
 
 from quarry_mq.protocol.limits import WireLimits
@@ -335,8 +334,8 @@ def variable_of(key: str) -> str:
     return ENVIRONMENT_PREFIX + key.replace(".", "_").upper()
 
 
-def _mistake(error: ErrorDetails, sources: Mapping[str, str], file: Path | None, text: str) -> str:
-    """Describe one error of pydantic, after its place: `quarry.toml:3: store.durabilty: unknown setting`.
+def _mistake(error: Mapping[str, Any], sources: Mapping[str, str], file: Path | None, text: str) -> str:
+    """Describe one error of pydantic, after its place: the line of the file, or the variable.
 
     `text` is that of the file. A rule that several settings of a section break together has no place.
     """
@@ -391,7 +390,7 @@ def _plain(name: str) -> str:
     return ".".join(part.strip(" \"'") for part in name.split("."))
 
 
-def _said(error: ErrorDetails, *within: str) -> str:
+def _said(error: Mapping[str, Any], *within: str) -> str:
     key = ".".join(str(part) for part in (*within, *error["loc"])) or "settings"
     return f"{key}: {error['msg'].removeprefix('Value error, ')}"
 

@@ -95,7 +95,7 @@ def test_flags_win_over_the_environment(tmp_path: Path) -> None:
 
 def test_the_demo_sends_and_receives_with_the_official_client(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "quarry_mq.cli.demo"],
+        [sys.executable, "-m", "quarry_mq.cli.main", "demo"],
         cwd=PROJECT,
         env={**clean_environment(), "TMPDIR": str(tmp_path), "HOME": str(tmp_path / "home")},
         capture_output=True,

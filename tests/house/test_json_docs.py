@@ -14,8 +14,8 @@ from quarry_mq.cli.schemas.shapes import own_name, page, schema_of
 from tests.commands import commands
 from tests.house.source import ROOT
 
-WITHOUT_JSON = {"serve", "console", "completion", "schema"}
-"""Servers, which say where they are and run until they are told to stop, and what is for shells and programs anyway."""
+WITHOUT_JSON = {"serve", "demo", "console", "completion", "schema"}
+"""Servers, which say where they are and run until they are told to stop; and what is for people or shells alone."""
 
 
 def test_every_command_has_a_schema_and_no_other() -> None:
