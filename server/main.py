@@ -23,6 +23,7 @@ from quarry_mq.server.errors import BrokerFailed, StartCalledOff
 from quarry_mq.server.observability.logs import Repeats, configure_logs
 from quarry_mq.server.observability.metrics.instruments import watch, watch_certificates, watch_health
 from quarry_mq.server.observability.tracing import require_tracing
+from quarry_mq.server.process.banner import banner
 from quarry_mq.server.process.certificates import Certificates, TlsPorts
 from quarry_mq.server.process.descriptors import plan_here
 from quarry_mq.server.process.garbage import GarbageSearch, look_for_garbage_seldom
@@ -35,7 +36,7 @@ from quarry_mq.server.process.process_metrics import (
     recovery_metrics,
     watch_python,
 )
-from quarry_mq.server.process.stop import Stop, StopTimes, banner
+from quarry_mq.server.process.stop import Stop, StopTimes
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks import LoopThreads, Supervisor
 from quarry_mq.server.wire.status import is_store

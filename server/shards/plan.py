@@ -1,19 +1,12 @@
 """Compute the settings that differ between the shards of `quarry serve --shards N`: a pure function of the settings.
 
 A shard reads all other settings as a single broker does, from the same file and the same environment.
-
-Keep messaging ports open while their shard is restarted: clients that connect meanwhile wait for it.
-
-A shard gets the sockets of its ports by the convention of `server/front/inherited.py`.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -154,68 +147,3 @@ def require_directory_of_shards(disk: Disk, root: Path, count: int) -> None:
             f"--shards {count} would leave out {', '.join(map(shard_name, left_out))}: start it with --shards "
             f"{left_out[-1] + 1}, or move away the shards that are not wanted",
         )
-
-
-BACKLOG: Final = 1024
-FIRST_DESCRIPTOR: Final = 3
-
-
-class Ports:
-    """Hold the open ports of one shard. A port that cannot be opened is left to the shard, which reports why."""
-
-    def __init__(self, addresses: Sequence[str]) -> None:
-        self._addresses = addresses
-        self._sockets: list[socket.socket] = []
-
-    def opened(self) -> list[int]:
-        """Open the ports that are closed; return the descriptors for the process that is made next."""
-        if not self._sockets:
-            for address in self._addresses:
-                with suppress(OSError):
-                    self._sockets += _opened(address)
-        _take_lowest(len(self._sockets))
-        return [each.fileno() for each in self._sockets]
-
-    def close(self) -> None:
-        """Close the ports, so that no client waits for the shard. A running shard still has the sockets."""
-        for each in self._sockets:
-            each.close()
-        self._sockets.clear()
-
-
-def pass_on(descriptors: Sequence[int]) -> dict[str, str]:
-    """Move the sockets, in a new process, to the expected descriptors. Return the variables that announce them."""
-    copies = [socket.dup(each) for each in descriptors]  # all above these, since the numbers below are taken
-    for number, copy in zip(passed_numbers(descriptors), copies, strict=True):
-        os.dup2(copy, number)
-    return {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(descriptors))}
-
-
-def passed_numbers(descriptors: Sequence[int]) -> range:
-    """Return the descriptors under which a new process gets these sockets."""
-    return range(FIRST_DESCRIPTOR, FIRST_DESCRIPTOR + len(descriptors))
-
-
-def _opened(address: str) -> list[socket.socket]:
-    """Open a socket for each address of the host, as the broker would. Raises OSError."""
-    host, _, port = address.rpartition(":")
-    found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    opened: list[socket.socket] = []
-    try:
-        for family, _, _, _, where in dict.fromkeys(found):
-            opened.append(socket.create_server(where[:2], family=family, backlog=BACKLOG))
-    except OSError:
-        for each in opened:
-            each.close()
-        raise
-    return opened
-
-
-def _take_lowest(count: int) -> None:
-    """Occupy all descriptors below the inherited range, so that the pipes of `Popen` cannot land there.
-
-    The unconnected sockets that occupy them are never closed.
-    """
-    while (taken := socket.socket()).fileno() < FIRST_DESCRIPTOR + count:
-        taken.detach()
-    taken.close()

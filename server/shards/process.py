@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import IO, Final, Literal, Self
 
-from quarry_mq.server.shards.plan import pass_on, passed_numbers
+from quarry_mq.server.shards.ports import pass_on, passed_numbers
 
 LINE_BYTES_MAX: Final = 1_048_576
 """Bytes of a line; a longer line is passed on in parts."""

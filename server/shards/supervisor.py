@@ -27,8 +27,8 @@ from typing import Final, TextIO
 import structlog
 
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.server.process.stop import READY_LINE
-from quarry_mq.server.shards.plan import Ports
+from quarry_mq.server.process.banner import READY_LINE
+from quarry_mq.server.shards.ports import Ports
 from quarry_mq.server.shards.process import Child, Launch, ShardProcess
 from quarry_mq.server.tasks import until_set
 

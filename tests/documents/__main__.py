@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from quarry_mq.server.process.stop import READY_LINE
+from quarry_mq.server.process.banner import READY_LINE
 from tests.documents.outputs import ANYTHING, Bindings, matches
 from tests.documents.pages import Command
 from tests.documents.playing import PageWrong, play

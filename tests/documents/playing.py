@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from quarry_mq.server.process.stop import READY_LINE
+from quarry_mq.server.process.banner import READY_LINE
 from tests.documents.outputs import ANYTHING, Bindings, matches
 from tests.documents.pages import Block, Command, blocks, commands
 from tests.documents.session import FOREGROUND, Session

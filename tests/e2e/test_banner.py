@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.server.process.stop import banner
+from quarry_mq.server.process.banner import banner
 from tests.certificates import make_tls
 from tests.e2e.broker import Broker
 from tests.e2e.conftest import StartBroker
