@@ -15,7 +15,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from quarry_mq.cli.command_table import COMMANDS, Entry
+from quarry_mq.cli.command_table import COMMANDS, SECTIONS, Entry
 from quarry_mq.cli.terminal.text import harmless
 
 COMPLETION_VARIABLE: Final = "_QUARRY_COMPLETE"
@@ -29,7 +29,12 @@ class Commands(TyperGroup):
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
-        self.commands = {name: TyperCommand(name, help=entry.summary) for name, entry in COMMANDS.items()}
+        self.commands = {
+            name: TyperCommand(name, help=entry.summary, rich_help_panel=section)
+            for section, entries in SECTIONS.items()
+            for name, entry in entries.items()
+        }
+        _hide_types_of_switches(self)
 
     def load(self, name: str) -> Any:
         """Import a command of the table with its options, or a family with its commands."""
@@ -64,6 +69,21 @@ class Commands(TyperGroup):
 
 
 def _loaded(name: str, entry: Entry) -> Any:
+    command = _made(name, entry)
+    _hide_types_of_switches(command)
+    return command
+
+
+def _hide_types_of_switches(command: Any) -> None:
+    """Make help show a switch without a value: typer shows `<bool>`, which is nothing to type."""
+    for param in command.params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    for inner in getattr(command, "commands", {}).values():
+        _hide_types_of_switches(inner)
+
+
+def _made(name: str, entry: Entry) -> Any:
     found = _at(entry.place)
     if not isinstance(found, typer.Typer):
         return _command(name, found)

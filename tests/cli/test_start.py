@@ -9,6 +9,7 @@ import tomllib
 import pytest
 from typer.testing import CliRunner
 
+from quarry_mq.cli.command_table import COMMANDS, SECTIONS
 from quarry_mq.cli.main import app
 from tests.e2e.broker import PROJECT
 
@@ -32,6 +33,22 @@ def test_a_command_imports_what_it_needs_alone(words: tuple[str, ...]) -> None:
     """Shells ask `quarry` at each tabulator key, and scripts call it in loops."""
     needless = HEAVY if "topic" in words or "produce" in words else HEAVY | {"grpc", "google"}
     assert needless & imported(*words) == set()
+
+
+def test_help_lists_all_commands_in_sections() -> None:
+    told = CliRunner().invoke(app, ["--help"]).stdout.splitlines()
+    sections = [line.split()[1] for line in told if line.startswith("╭─ ")]
+    assert sections == ["Options", *(section.split()[0] for section in SECTIONS)]
+    assert [line.split()[1] for line in told if line.startswith("│ ") and line[2].isalpha()] == list(COMMANDS)
+
+
+@pytest.mark.parametrize("words", [(), ("topic",), ("topic", "create"), ("serve",), ("doctor",)])
+def test_h_is_short_for_help(words: tuple[str, ...]) -> None:
+    short, long = (CliRunner().invoke(app, [*words, option]) for option in ("-h", "--help"))
+    assert short.exit_code == 0
+    assert short.stdout == long.stdout
+    switches = [line for line in short.stdout.splitlines() if "<bool>" in line]
+    assert not [line for line in switches if "--help" not in line], "a switch takes no value"
 
 
 def test_the_version_is_told() -> None:
