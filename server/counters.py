@@ -1,24 +1,20 @@
 """Count what happens while the broker serves, as plain Python values without a metrics library.
 
-Count messages and bytes in and out, by topic and by group, and compute recent rates from the counts.
+Counting must cost next to nothing; an exporter reads the counts later. All counting is on the event loop's thread.
 
-A broker may have a million topics, and the system that stores its metrics must not get a million series (ADR 27). So a
-table has a bounded number of rows. While there is room, a name gets a row with its first count. Later names are counted
-under `OTHER` until they are twice as busy as the least busy row and have a noticeable part of all messages: a review, a
-few times a minute, lets such a name take that row's place. Where a million names are equally busy none of them ever
-does, so that series do not come and go without end.
+Messages and bytes in and out are counted by topic and by group, and recent rates are computed from the counts. A broker
+may have a million topics, and the system that stores its metrics must not get a million series (ADR 27). So a table has
+a bounded number of rows. While there is room, a name gets a row with its first count. Later names are counted under
+`OTHER` until they are twice as busy as the least busy row and have a noticeable part of all messages: a review, a few
+times a minute, lets such a name take that row's place. Where a million names are equally busy none of them ever does,
+so that series do not come and go without end.
 
 No count ever moves from one row to another. A replaced row is dropped, a new one begins at zero, and `OTHER` only
 grows: to Prometheus the first is a series that ended, the second a counter that was reset. The sum of the rates is
 right at any time; adding the counts of a row to `OTHER` would show as messages that no producer sent.
 
-All counting is on the event loop's thread.
-
-Histograms as plain numbers, and the times of the stages of sends and receives in them.
-
-Counting must cost next to nothing; an exporter reads the counts later.
-
-A stage that runs once per batch of sends is timed in each batch; one that runs once per call, in one call of `SAMPLED`.
+Histograms are plain numbers; they hold the times of the stages of sends and receives. A stage that runs once per batch
+of sends is timed in each batch; one that runs once per call, in one call of `SAMPLED`.
 """
 
 from __future__ import annotations

@@ -1,18 +1,11 @@
-"""Filters that decide which messages a subscription gets: by tag, or by an SQL expression over their properties.
+"""Filters that decide which messages a subscription gets: by tag, or by an SQL-92 expression over their properties.
 
-SQL-92 filter expressions, each compiled once into a function.
+An SQL expression is compiled once into a function of a message's properties. Its values are texts (all properties are),
+numbers, truth values, and None for unknown, as in SQL. A value that is compared with a number is read as a number; if
+it is not one, the evaluation ends and the message does not match. The rules are RocketMQ's, except for those listed in
+docs/filters.md.
 
-SQL conditions compiled to functions of a message's properties.
-
-Values are texts (all properties are), numbers, truth values, and None for unknown, as in SQL. A value that is compared
-with a number is read as a number; if it is not one, the evaluation ends and the message does not match. The rules are
-RocketMQ's, except for those listed in docs/filters.md.
-
-Tag filter expressions.
-
-The filter interface that delivery uses, and a cache of parsed filters by expression.
-
-Clients send the same expressions with every receive.
+Parsed filters are cached by expression, since clients send the same expressions with every receive.
 """
 
 from __future__ import annotations

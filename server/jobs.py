@@ -1,8 +1,7 @@
 """Long work for operators: jobs with an id, progress, a result and an end, kept over restarts (ADR 39).
 
-Run long work for operators: one job at a time, in slices of a millisecond, kept over restarts (ADR 39).
-
-The parameters of each kind of job. They are kept in JSON, so all fields are numbers, texts and lists of them.
+One job runs at a time, in slices of a millisecond. Its parameters are kept in JSON, so all fields are numbers, texts
+and lists of them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Run work beside serving: time slices on the event loop, background tasks, and threads that block.
 
-Run blocking work on threads, and log errors of background work once while they repeat.
-
-Supervise background tasks that must run for as long as the broker does, and callbacks that must not stop others.
-
-Do long work on the event loop beside the calls of clients: in short slices of time, with pauses between them.
+Long work on the event loop is done in short slices of time, with pauses between them for the calls of clients.
+Background tasks must run for as long as the broker does, and are supervised; a callback that fails must not stop
+others. Work that blocks runs on threads; its errors are logged once while they repeat.
 """
 
 from __future__ import annotations

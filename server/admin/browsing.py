@@ -1,17 +1,15 @@
-"""Read through the messages of a topic without being a consumer.
+"""Messages for operators who are no consumers: pages of the messages that a topic holds, and tails of new ones.
 
-Read the messages of a topic in the order of the log, the oldest or the newest first.
+A page has the messages of a topic in the order of the log, the oldest or the newest first. The queues of a topic are
+merged by the log positions of their next records. Work on each queue is put off for as long as possible, for a topic
+may have a hundred thousand of them: one range read returns where all of them end, and a queue whose end lies too far
+away for the page is never opened. So the newest messages cost the same with ten queues and with many, and a page
+further back costs a search in each queue that got a message since.
 
-The queues of a topic are merged by the log positions of their next records. Work on each queue is put off for as long
-as possible, for a topic may have a hundred thousand of them: one range read returns where all of them end, and a queue
-whose end lies too far away for the page is never opened. So the newest messages cost the same with ten queues and with
-many, and a page further back costs a search in each queue that got a message since.
-
-Show operators messages as they become visible. No group receives them, and nothing waits for an operator.
-
-A tail is notified of each batch of messages as consumers are. The messages that it has not looked at yet are bounded,
-and so is the number that it returns per second; those that do not fit are counted. Without a tail, a batch costs a
-look-up in an empty dict.
+A tail shows messages as they become visible. No group receives them, and nothing waits for an operator. A tail is
+notified of each batch of messages as consumers are. The messages that it has not looked at yet are bounded, and so is
+the number that it returns per second; those that do not fit are counted. Without a tail, a batch costs a look-up in an
+empty dict.
 """
 
 from __future__ import annotations

@@ -1,17 +1,11 @@
 """Pages of topics and groups with their statistics, at a bounded cost for any number of names.
 
-The common parts of pages of topics and groups: which names are on them, and the lag of groups in topics.
-
-A search for a part of a name reads all names, in short steps.
-
-Pages of groups: their lag in each topic that they read, and in all of them together.
-
-The work of a page is bounded as that of `server.admin.pages`.
-
-Pages of topics: what they hold, their recent rates, and the lag of the groups that read them.
+A page of topics shows what they hold, their recent rates, and the lag of the groups that read them. A page of groups
+shows their lag in each topic that they read, and in all of them together.
 
 Nothing walks over all queues. A page looks at a bounded number of queues, and at a bounded number for the groups that
-are not in memory (`server.admin.pages`); values beyond these bounds are reported as not known.
+are not in memory; values beyond these bounds are reported as not known. Only a search for a part of a name reads all
+names, in short steps.
 """
 
 from __future__ import annotations

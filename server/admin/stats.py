@@ -1,12 +1,9 @@
 """The overview of a broker: its statistics now, the last hour, and what needs an operator's attention.
 
-Keep the last hour in one ring: a row of times, and a row of numbers for each series (ADR 41).
+The cost of the overview does not depend on the number of queues.
 
-Taking a sample costs the event loop some 40 µs every 10 s: it reads `/proc`, and 13 histograms.
-
-The parts of a broker from which statistics are read.
-
-Summarize a broker at a cost that does not depend on the number of queues, and list what needs attention.
+The last hour is kept in one ring: a row of times, and a row of numbers for each series (ADR 41). Taking a sample costs
+the event loop some 40 µs every 10 s: it reads `/proc`, and 13 histograms.
 """
 
 from __future__ import annotations

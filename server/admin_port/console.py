@@ -1,15 +1,12 @@
 """The console's access to the admin port: JSON to protobuf and back, and a signature per call.
 
-Call the admin port: one channel, a signature per call, blocking calls that can be ended from outside.
+A console has one channel to the admin port of its broker. Its calls block, and can be ended from outside. They go
+through gRPC's blocking client, not the one for asyncio: two event loops with gRPC's asyncio in one process disturb each
+other.
 
-This is gRPC's blocking client, not the one for asyncio: two event loops with gRPC's asyncio in one process disturb
-each other.
+Records of the log are decoded, and become the JSON objects that pages show.
 
-Translate requests and answers of the admin port between protobuf and JSON, with records decoded for pages.
-
-Convert a record of the log to the JSON object that pages show.
-
-Build the console of a broker from its settings.
+The console of a broker is built here from its settings.
 """
 
 from __future__ import annotations

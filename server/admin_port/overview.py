@@ -1,6 +1,6 @@
-"""The service of the admin port that answers with the overview and with pages of topics and groups.
+"""Serve `quarry.admin.v1.OverviewService` on the admin port: what an operator looks at first.
 
-Serve `quarry.admin.v1.OverviewService` on the admin port: what an operator looks at first.
+The service answers with the overview, and with pages of topics and groups.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ are stored and are answered as such. They become visible when there is space; un
 A message that cannot be encoded never poisons the store, whatever the encoder raises: only its sender is refused, and
 the other messages of the batch are stored.
 
-Choice of the queue of a topic that a send goes to. The client's choice is ignored, as by RocketMQ's proxy.
+The broker chooses the queue of a topic that a send goes to. The client's choice is ignored, as by RocketMQ's proxy.
 
 | what the message has | queue |
 |----------------------|-------|

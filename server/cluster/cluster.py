@@ -1,8 +1,7 @@
 """Builds the parts of a broker that make it a member of a cluster, and runs them.
 
-Forwards clients' subscriptions to lite topics to all members, since the clients receive from each of them.
-
-Messages of the lite topics may be on each member, too.
+Clients' subscriptions to lite topics are forwarded to all members, since messages of a lite topic may be on each of
+them, and its clients receive from all.
 """
 
 from __future__ import annotations

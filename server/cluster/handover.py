@@ -1,10 +1,10 @@
 """Handovers of message groups between members: the rules, the barriers, and the stored row.
 
-The rules that decide when a member may take the messages of a message group; nothing here waits or calls.
+The rules decide when a member may take the messages of a message group; they never wait and make no calls.
 
-Members learn of each other's states at different moments (`views.View`), and a group whose owner changes must neither
-be taken by two members, nor be delivered by the new owner before what the old one holds of it. So when the members
-change, each member by itself
+Members learn of each other's states at different moments (`server.cluster.membership.View`), and a group whose owner
+changes must neither be taken by two members, nor be delivered by the new owner before what the old one holds of it. So
+when the members change, each member by itself
 
 1. *adopts* the new view: from then on it takes no message of a group that it does not own in it;
 2. *fences* it, once all messages that it had taken before are in its log: the log's end is stored with the view;
@@ -17,11 +17,10 @@ it is taken without a pause. No other member can have taken it, because a member
 members, after it adopted the view itself, that they are in it; and a member that is in a view takes only what it owns
 there.
 
-Holds ordered consumers back after a handover, until they have got what other members held of the moved groups.
+So a barrier holds ordered consumers back until they have got what other members held of the moved groups. For that,
+each member is asked whether consumer groups have got everything that its log holds before a fence.
 
-Checks whether consumer groups have got everything that this member's log holds before a fence.
-
-Stores a member's progress in a handover: one row of its store (docs/formats/metadata.md).
+A member's progress in a handover is one row of its store (docs/formats/metadata.md).
 """
 
 from __future__ import annotations

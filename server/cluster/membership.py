@@ -1,23 +1,17 @@
 """The members of a cluster: their addresses and states, discovery, and the ownership of message groups.
 
-Keeps the list of the cluster's members, and which of them this member can reach.
+A member keeps the list of all members, and which of them it can reach. Addresses of members come from the settings, and
+from all addresses of a DNS name. What all members know of one is a replicated row (docs/formats/shared-rows.md).
 
-Finds the addresses of members: those in the settings, and all addresses of a DNS name.
+A *view* is what a member knows of the cluster at a time: every member's name and state. Which member owns which message
+groups is a pure function of a view. Message groups are divided into `SLOTS` slots by the hash with which RocketMQ's
+Java and Go clients choose a queue. The owner of a slot is, among the active members that do not have their full share
+yet, the one with the highest hash of slot and name together ("rendezvous hashing", Thaler and Ravishankar). So a member
+that joins takes its share from all others, one that leaves gives its own to all others, and little else moves.
 
-Describe one member of a cluster as all members know it: a replicated row (docs/formats/shared-rows.md).
-
-Computes which member owns which message groups: a pure function of the members and their states.
-
-A *view* is what a member knows of the cluster at a time: every member's name and state. Message groups are divided into
-`SLOTS` slots by the hash with which RocketMQ's Java and Go clients choose a queue. The owner of a slot is, among the
-active members that do not have their full share yet, the one with the highest hash of slot and name together
-("rendezvous hashing", Thaler and Ravishankar). So a member that joins takes its share from all others, one that leaves
-gives its own to all others, and little else moves.
-
-SipHash-2-4 (Aumasson and Bernstein, 2012) with the key that RocketMQ's clients use.
-
-The Java and Go clients choose a queue for a message group by this hash of its name in UTF-8, modulo the number of
-queues in the route. Python uses the function internally for its dictionaries, but does not expose it.
+The hash is SipHash-2-4 (Aumasson and Bernstein, 2012) with the key that RocketMQ's clients use. The Java and Go clients
+choose a queue for a message group by this hash of its name in UTF-8, modulo the number of queues in the route. Python
+uses the function internally for its dictionaries, but does not expose it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Decides which message groups a member of a cluster takes now, and carries out handovers.
+"""Decides which message groups this member of a cluster takes now, and brings sends of the others to their members.
 
-`Handover` has the rules; this module waits, asks other members and stores the state.
+A handover follows the rules of `server.cluster.handover`, which never wait. `MessageGroups` carries it out: it waits,
+asks other members and stores the state.
 
-Brings sends of message groups to the member that stores them: this one, another one, or none yet.
-
-A send that cannot be stored now waits as long as its client does: until a handover ends, or the owner is back. Sends of
-one group keep their order while they wait. Sends for another member go in one call at a time, with all that have
-arrived since the call before.
+A send is stored by this member, by another one, or by none yet. A send that cannot be stored now waits as long as its
+client does: until a handover ends, or the owner is back. Sends of one group keep their order while they wait. Sends for
+another member go in one call at a time, with all that have arrived since the call before.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Members exchange replicated metadata, deletions included, and accept members that come back.
 
-Replicates shared rows: each member asks every other one for what has changed there since its last question.
+Each member asks every other one for what has changed there since its last question.
 
    every interval, and when another member has news:
        ask ─→ a page of rows ─→ apply (the later version stays) ─→ ask again while there is more
@@ -8,13 +8,12 @@ Replicates shared rows: each member asks every other one for what has changed th
 No member waits for another: each one is asked by a task of its own, and one that does not answer is asked again. With
 many members each is asked less often: calls grow with the square of their number, and news is announced anyway.
 
-Removes tombstones of replicated rows once every member has had time to hear of the deletions.
+A deletion leaves a tombstone, which is removed once every member has had time to hear of the deletion.
 
-Rejoins a cluster after an absence that was longer than deletions are kept.
-
-The member takes all replicated rows from another one, whose rows count. Of the rows that only this one has, those that
-the other one once knew were deleted there, so they are deleted here. The rest was created here meanwhile, and is
-announced to the others like any change.
+A member rejoins the cluster after an absence that was longer than deletions are kept. It takes all replicated rows from
+another member, whose rows count. Of the rows that only the returning member has, those that the other one once knew
+were deleted there, so they are deleted here. The rest was created here meanwhile, and is announced to the others like
+any change.
 """
 
 from __future__ import annotations

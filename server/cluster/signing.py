@@ -1,4 +1,4 @@
-"""Signs calls between members, and their answers, with the cluster's key.
+"""Signs calls between members, and their answers, with the cluster's key, and refuses replayed calls.
 
     quarry-cluster-date        seconds since 1970, decimal
     quarry-cluster-signature   hex of HMAC-SHA256 over the signed parts, each with its size before it
@@ -6,11 +6,10 @@
 The parts of a call are its method, its date and its bytes; those of an answer are the call's signature and the answer's
 bytes, so that an answer to another call is not accepted for this one.
 
-Refuses replayed calls: a recorded call of a member is accepted only once.
-
-A caller numbers its calls to a member, and draws a random number for itself when it starts (`Numbers`); both are in the
-signed bytes. For each caller the highest number and a bitmap of the numbers shortly below it are kept, however many
-calls it makes. A caller is removed when all that it has signed is too old to be accepted, and by a restart.
+A recorded call of a member is accepted only once. A caller numbers its calls to a member, and draws a random number for
+itself when it starts (`Numbers`); both are in the signed bytes. For each caller the highest number and a bitmap of the
+numbers shortly below it are kept, however many calls it makes. A caller is removed when all that it has signed is too
+old to be accepted, and by a restart.
 """
 
 from __future__ import annotations

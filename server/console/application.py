@@ -1,6 +1,6 @@
 """The console is an application of aiohttp: it decides who may ask, and which handler answers.
 
-Read the files of the pages once, so that no request names a file of the machine.
+The files of the pages are read once, so that no request names a file of the machine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Call the admin port from the console's event loop: on threads, bounded, and ended when the browser leaves.
+"""What the console needs of the admin port, free of gRPC, and its calls from the console's event loop.
 
-Define, free of gRPC, what the console needs of the admin port, and the rules of who may use the console.
+Calls run on threads, bounded, and are ended when the browser leaves. The rules of who may use the console are here,
+too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Keep the sessions of logged-in users. Secrets are in memory alone, and go with their session.
+"""Keep the sessions of logged-in users, and check that requests come from the console's own pages.
 
-Check that requests come from the console's own pages, against forged requests and DNS rebinding.
+Secrets are in memory alone, and go with their session. The check is against forged requests and DNS rebinding.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Pulls: reads at an offset that the client names, with nothing in flight and no state kept.
+"""Receives and pulls that wait for messages (long polling), and pulls: reads at an offset that the client names.
 
-They are for clients that keep their own position in each queue, and for broadcasting, where each client gets every
-message.
-
-Long polling: receives that wait, and when they are served.
+A pull has nothing in flight, and no state of it is kept. Pulls are for clients that keep their own position in each
+queue, and for broadcasting, where each client gets every message.
 """
 
 from __future__ import annotations

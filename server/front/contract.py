@@ -3,9 +3,8 @@
 A front serves gRPC methods by their full path. All handlers run on the event loop's thread and must not block. Every
 implementation passes `tests/contracts/test_front.py`.
 
-Logging of calls: the fields of log lines about a call, and the access log with one line for each ended call.
-
-The metrics of a front, as plain numbers: counting must cost next to nothing.
+The metrics of a front are plain numbers: counting must cost next to nothing. The fields of log lines about a call are
+here, too, and the access log with one line for each ended call.
 """
 
 from __future__ import annotations

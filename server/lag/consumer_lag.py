@@ -6,9 +6,8 @@ looked up in the store, so the lag of a group whose consumers are all gone is st
 
 All queues that the group reads count, including those that were not opened yet: queues that were added to the topic
 later, and all but one when a client's first call after a restart is an acknowledgement. Lite topics do not count: a
-group may read a million of them, and their subscriptions come and go with each message.
-
-Find the lite topics in which a group has the most lag, and what is ready for each of its clients.
+group may read a million of them, and their subscriptions come and go with each message. `LiteBacklog` finds the lite
+topics in which a group has the most lag, and what is ready for each of its clients.
 """
 
 from __future__ import annotations

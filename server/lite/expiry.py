@@ -11,11 +11,10 @@ scanned (rmq#10929). The topic's own queues show below which log position everyt
 a lite topic is in one of them, too. A lite topic whose last entry lies below that position is too old if the time in
 that entry says so or, when the entry is gone, if the log began above it at that time. No record is read.
 
-Removes light queues, lite topics among them: first the progress of groups, then the entries.
-
-Queues that another thread has found are checked again in the step that removes them, on the one thread that appends,
-dispatches and removes. So a message either arrived before and its queue stays, or arrives after and begins a new queue.
-No message is lost in between.
+Of a light queue, such as a lite topic's, first the progress of groups is removed, then the entries. Queues that another
+thread has found are checked again in the step that removes them, on the one thread that appends, dispatches and
+removes. So a message either arrived before and its queue stays, or arrives after and begins a new queue. No message is
+lost in between.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Builds the parts that manage lite topics (count, removal, expiry, listing), and runs them.
 
-Lists and deletes lite topics for operators. Everything is read from the database: memory has no list of them.
+Operators list and delete lite topics here. Everything is read from the database: memory has no list of lite topics.
 """
 
 from __future__ import annotations

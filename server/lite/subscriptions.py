@@ -1,12 +1,12 @@
-"""Carries out clients' subscriptions to lite topics: adds, removes, replaces and expires them.
+"""Carries out clients' subscriptions to lite topics: adds, removes, replaces, expires and finds them.
 
 Each change is on disk before the client gets its answer. A client repeats all its subscriptions every 30 seconds; what
 it has not repeated for `EXPIRY_MS` is deleted, and all is deleted at once when the client disconnects. Committed
 offsets of groups in their lite topics are kept, however long no client subscribes to them.
 
-Everything runs on the event loop's thread.
+The lite topics to which the clients of a group subscribe are found whether or not they hold messages for it.
 
-Finds the lite topics to which the clients of a group subscribe, whether or not they hold messages for it.
+Everything runs on the event loop's thread.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Maintain a store while the broker serves it: expiry and clean-up, migration, index, backups, comparisons.
 
-Saves once a second the offset below which the log is durable.
+Once a second the offset below which the log is durable is saved.
 
-Reads topics, and the min and max offsets of queues, into memory before they are first used.
-
-The first send to a topic after a start has to read the topic and its queue from the database. A broker that has run for
-a while has those in use in memory.
+At a start, topics and the min and max offsets of queues are read into memory before they are first used. The first send
+to a topic after a start would have to read the topic and its queue from the database. A broker that has run for a while
+has those in use in memory.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Removes entries below the log's start offset from the consume queues while the broker runs.
+"""Removes entries below the log's start offset, and queues that can no longer be used, while the broker runs.
 
-A sweep begins when the start offset grew, and at a start if the last sweep was not finished. Its steps are small: each
-keeps the interpreter's lock or the event loop for about a millisecond, and is followed by a pause that is no shorter.
-When enough entries are gone RocksDB rewrites the tables of entries, on its own threads; only that frees the space.
+A sweep over the entries begins when the start offset grew, and at a start if the last sweep was not finished. Its steps
+are small: each keeps the interpreter's lock or the event loop for about a millisecond, and is followed by a pause that
+is no shorter. When enough entries are gone RocksDB rewrites the tables of entries, on its own threads; only that frees
+the space. A failure is logged once and tried again.
 
-A failure is logged once and tried again.
-
-Removes queues that can no longer be used, some ten minutes after a start and every hour.
+Queues are removed some ten minutes after a start and every hour:
 
 | queues                      | origin                                                                  | removed   |
 |-----------------------------|-------------------------------------------------------------------------|-----------|
@@ -18,7 +17,7 @@ on the event loop's thread in the same step that removes them: a topic that was 
 message, stays. Queues of topics that RocketMQ's metadata in the store names stay, too. A light queue has no topic, so
 it never counts as one of an unknown topic.
 
-Counts all queues on request, on a thread of its own and one request at a time.
+On request all queues are counted, on a thread of its own and one request at a time.
 """
 
 from __future__ import annotations

@@ -3,18 +3,15 @@
 Everything that this process has to say goes this way, also what libraries say: one line per event, values that came
 from outside made harmless, the same event not more often than an operator can read. `docs/log-events.md` has them all.
 
-Prepare log lines before they are written: their level, harmless values, and a limit for events that repeat.
-
 A client may have sent the values of a line. One event must stay one line, and no line may be forged: a name with a line
 break in it would forge the next line, one with escape sequences would control the operator's terminal, and a long one
 would fill the disk. What libraries log, Python's warnings and the ends of failed threads are logged in the same way as
 our own events; only the C core of grpcio writes to standard error by itself (`GRPC_VERBOSITY` says how much).
 
-Events that repeat are held back: a damaged file or hostile clients must not fill the disk with log lines.
-
-In each minute that begins with a line of an event, a set number of its lines is written. Of the lines above that number
-only the last is kept, without its traceback, and written when the minute is over; its key `repeated` is the number of
-lines that were dropped before it.
+Events that repeat are held back: a damaged file or hostile clients must not fill the disk with log lines. In each
+minute that begins with a line of an event, a set number of its lines is written. Of the lines above that number only
+the last is kept, without its traceback, and written when the minute is over; its key `repeated` is the number of lines
+that were dropped before it.
 """
 
 from __future__ import annotations

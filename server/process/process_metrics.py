@@ -1,6 +1,6 @@
 """Export metrics of the process and its last recovery, and those of Prometheus' library for any Python process.
 
-Read what the operating system reports of this process.
+Metrics of the process are read from the operating system's reports of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Stop the process after a signal, and end it by force when that takes too long.
+"""The ends of serving: the text that says that a broker is ready, and the stop of the process after a signal.
+
+The text goes to standard output. The process is ended by force when its stop takes too long:
 
     signal     not ready any more; the drain delay, while all is served as before
     grace      no new calls, the open ones end

@@ -1,12 +1,11 @@
-"""Serves what all calls have in common: authentication, and errors that become answers.
+"""What all calls have in common: authentication, limits, and errors that become answers.
 
 Each handler made here answers whatever happens: an error raised while serving becomes the status of an ordinary answer,
 since clients take any other gRPC status than OK for a broken network and send the same again.
 
-Limits on what clients may have the broker keep or do: counted here, refused with TOO_MANY_REQUESTS.
-
-Each limit has a name, which is a label of `quarry_limits_met_total` and a row of docs/limits.md. Refusals by the front
-itself are counted in `server.front.contract`.
+Limits on what clients may have the broker keep or do are counted here, and refused with TOO_MANY_REQUESTS. Each limit
+has a name, which is a label of `quarry_limits_met_total` and a row of docs/limits.md. Refusals by the front itself are
+counted in `server.front.contract`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """Builds the messaging service of one broker: its calls, and the components that serve them.
 
-EndTransaction and RecallMessage: end the wait of pending messages.
+EndTransaction and RecallMessage, which end the wait of pending messages, are served here.
 
-Records calls as spans: sends, receives and acknowledgements, as parts of the traces that clients name.
-
-A client names its trace in the header `traceparent`, as instrumented gRPC libraries do, or in a message's
-`trace_context`, as some clients of RocketMQ do. Attributes follow OpenTelemetry's conventions for messaging.
+Sends, receives and acknowledgements are recorded as spans, as parts of the traces that clients name. A client names its
+trace in the header `traceparent`, as instrumented gRPC libraries do, or in a message's `trace_context`, as some clients
+of RocketMQ do. Attributes follow OpenTelemetry's conventions for messaging.
 """
 
 from __future__ import annotations

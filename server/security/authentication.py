@@ -1,10 +1,8 @@
-"""Authenticate calls of the messaging port.
+"""Authenticate calls of the messaging port: their signatures, and the dates that they were signed with.
 
-Decide whether the date that a call was signed with is recent.
-
-Java, Python, Go and C# write their *local* time with a `Z` behind it, Node.js and C++ UTC in the same form, Rust
-RFC 3339 with its offset. So a date without an offset of its own is valid when it is the present time in UTC, in the
-broker's own zone or in one of the zones that the settings name (ADR 26).
+A date has to be recent. Java, Python, Go and C# write their *local* time with a `Z` behind it, Node.js and C++ UTC in
+the same form, Rust RFC 3339 with its offset. So a date without an offset of its own is valid when it is the present
+time in UTC, in the broker's own zone or in one of the zones that the settings name (ADR 26).
 """
 
 from __future__ import annotations

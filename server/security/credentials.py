@@ -1,10 +1,9 @@
 """Check callers' proofs of identity against the users.
 
-Limit how often a caller may fail to prove who it is and still get the reason.
+A call says what it does and where it comes from. The tables of users and rules are those of `store/security`; both
+count how often they were changed.
 
-Define the terms of security: what a call does, where it comes from, and the tables of users and rules.
-
-The tables are those of `store/security`. Both count how often they were changed.
+It is limited how often a caller may fail to prove who it is and still get the reason.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Run the process of one shard: start it, pass on its output, and stop it.
 
-Encode what the supervisor needs to know as one text, since it is a new program.
+A shard is a new program. What the supervisor needs to know goes to it as one text.
 """
 
 from __future__ import annotations

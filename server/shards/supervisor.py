@@ -10,7 +10,7 @@
 A shard that was ready before is restarted: its store was whole and its settings are good, so what keeps it from
 starting may go away, and the others serve meanwhile.
 
-Write the shards' lines and the supervisor's own text to its standard output and error.
+The shards' lines and the supervisor's own text go to the supervisor's standard output and error.
 """
 
 from __future__ import annotations

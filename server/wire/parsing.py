@@ -1,9 +1,7 @@
-"""Parsing of requests, with a bound on the objects that one request can create.
+"""Parsing of requests, with bounds on the objects that one request can create, and on the size of every text.
 
-Bounds for the size of every text in every request.
-
-Names, tags, keys, properties and expressions have rules of their own, which are stricter and have better messages.
-These bounds are for all texts, so that none is kept, repeated or passed on at the size of a whole request.
+Names, tags, keys, properties and expressions have rules of their own, which are stricter and have better messages. The
+bounds here are for all texts, so that none is kept, repeated or passed on at the size of a whole request.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Conversion of errors to the protocol's in-band status. Only here does an error become a code.
 
-Removal of absolute paths from answers.
-
-The paths of files on this machine are for its operators, who read the log; answers name a file within the store.
+Absolute paths are removed from answers. The paths of files on this machine are for its operators, who read the log;
+answers name a file within the store.
 """
 
 from __future__ import annotations

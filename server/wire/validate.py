@@ -2,11 +2,10 @@
 
 The order of the checks is the protocol's: the first broken rule decides the code.
 
-The space that an accepted message may take for properties, and the space reserved for those it gets later.
-
-The properties of a record have 32,767 bytes. A message that is delivered late, committed, given to a group again,
-dead-lettered or sent once more is copied each time, and each copy adds properties on where it comes from. So a message
-is accepted only if everything it may ever get fits beside what its sender gave it.
+The properties of a record have 32,767 bytes, and some of them are reserved for properties that a message gets later. A
+message that is delivered late, committed, given to a group again, dead-lettered or sent once more is copied each time,
+and each copy adds properties on where it comes from. So a message is accepted only if everything it may ever get fits
+beside what its sender gave it.
 """
 
 from __future__ import annotations

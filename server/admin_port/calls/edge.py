@@ -1,8 +1,7 @@
 """The common part of all admin calls: errors become gRPC status codes, pages become streams.
 
-The caller of the call that is being served, the address of the caller, and which messages the caller may see.
-
-A caller who may read a message's topic may see the message, wherever copies of it lie.
+Each call knows its caller, the caller's address, and which messages the caller may see. A caller who may read a
+message's topic may see the message, wherever copies of it lie.
 """
 
 from __future__ import annotations

@@ -1,17 +1,14 @@
 """Authenticate the caller of each call of the admin port, check its rights, and audit each change.
 
-Limit the open calls of the admin port, and choose the call that gives way.
-
-Callers who are authenticated have slots that no stranger takes: members of the cluster have theirs, other callers have
-theirs, of which each caller gets a half at most. A call begins as a stranger's. It stays one until its request has
+The first step of a call is its slot: the number of open calls is limited, and the guard chooses the call that gives
+way. Callers who are authenticated have slots that no stranger takes: members of the cluster have theirs, other callers
+have theirs, of which each caller gets a half at most. A call begins as a stranger's. It stays one until its request has
 arrived and its caller is known; a probe stays one until it ends. Among strangers a new call never waits: when there are
 too many, the oldest call of the address with the most calls ends. So a flood from one address ends its own calls, and a
 call that comes with its request, as members' calls do, leaves the strangers long before it would give way.
 
-The first step of a call of the admin port: it gets a slot, and its bytes become a request.
-
-Requests are read here and not by gRPC, so that a call that sends none ends, and so that bytes that are no valid request
-end their call with a fitting status code.
+Then the bytes of the call become a request. Requests are read here and not by gRPC, so that a call that sends none
+ends, and so that bytes that are no valid request end their call with a fitting status code.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Serve `quarry.cluster.v1.ClusterService`. It works on bytes, because the signature is of the bytes that were sent.
+"""Serve `quarry.cluster.v1.ClusterService`, and `quarry.admin.v1.MembersService`: the members of this broker's cluster.
 
-Serve `quarry.admin.v1.MembersService` on the admin port: the members of this broker's cluster.
+The service for other members works on bytes, because the signature is of the bytes that were sent.
 """
 
 from __future__ import annotations

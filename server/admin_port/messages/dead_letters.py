@@ -1,6 +1,6 @@
 """Serve `quarry.admin.v1.DeadLetterService` on the admin port: a group's dead letters.
 
-Send stored messages as new ones, the same way as clients' sends: to the owner of their message group, for one.
+Stored messages are sent as new ones in the same way as clients' sends: to the owner of their message group, for one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Serve `quarry.admin.v1.AdminService` on the admin port: topics, groups, queues, expiry and backups.
+"""Serve `quarry.admin.v1.AdminService` and `quarry.admin.v1.SettingsService` on the admin port.
 
-Serve `quarry.admin.v1.SettingsService` on the admin port: settings that are changed while the broker runs.
+The first has calls for topics, groups, queues, expiry and backups, the second for settings that are changed while the
+broker runs.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Serve `apache.rocketmq.v2.Admin`: the calls that dashboards of RocketMQ make, by name.
 
-The official calls that ask a client over its telemetry stream: for its threads' stacks, or to consume a message.
-
-The official calls about the broker itself: its statistics, and its log level.
-
-Send an operator's message, the same way as clients' sends.
-
-The official calls about topics: their properties, their routes, and resets of groups' offsets.
+| calls about   | content                                                                                          |
+|---------------|--------------------------------------------------------------------------------------------------|
+| clients       | asked over their telemetry streams: for their threads' stacks, or to consume a message           |
+| the broker    | its statistics, and its log level                                                                |
+| topics        | their properties, their routes, and resets of groups' offsets                                    |
+| messages      | an operator's message, sent in the same way as clients' sends                                    |
 """
 
 from __future__ import annotations

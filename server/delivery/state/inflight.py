@@ -1,6 +1,6 @@
-"""Deliveries that are handed out and not yet acknowledged, as rows of the `inflight` family.
+"""Deliveries handed out and not yet acknowledged, rows of the `inflight` family, and the writer of all delivery state.
 
-Each has a row, and an entry in the due index, which orders rows by the time when they become visible again:
+Each delivery has a row, and an entry in the due index, which orders rows by the time when they become visible again:
 
     Key:   see `store.state.in_flight_key`
     Value: i64 visible_at_ms, i64 delivery id, i64 lease_until_ms (0: no auto-renewal), i32 attempt, client id (UTF-8);
@@ -15,7 +15,7 @@ for its next delivery. An entry of the index that does not agree with its row is
 Only rows that are not written yet or were written a moment ago are kept in memory: a group may have a million messages
 in flight.
 
-State of consumer groups as it is stored: the changes of one loop iteration are one write.
+The stored state of consumer groups is written once per loop iteration: all changes of an iteration are one write.
 """
 
 from __future__ import annotations

@@ -2,16 +2,14 @@
 
 `loop.create_server` uses one TLS context for as long as it listens; here each connection begins with the present
 certificates. A connection waits at the door until its first byte or its ClientHello has come and its handshake has
-ended. Handshakes take turns of their address (`callers.py`). The first bytes and the handshake may take `GREETING_S`
-each. When `WAITING_MAX` connections wait, the longest waiting one of the address with most of them is closed: silent
-peers keep nobody out, and a peer with many connections keeps out only itself.
+ended. The first bytes and the handshake may take `GREETING_S` each. When `WAITING_MAX` connections wait, the longest
+waiting one of the address with most of them is closed: silent peers keep nobody out, and a peer with many connections
+keeps out only itself.
 
-The waiting connections of one address, and when each may begin its TLS handshake.
-
-Once its ClientHello is there, a connection waits for a turn of its address (`turns.py`), and its handshake takes that
-whole turn: one handshake of an address begins in each loop iteration. `HANDSHAKES_MAX` of an address may be under way,
-so that not many come to a costly part at the same moment. When others wait, one that has taken `HANDSHAKE_YIELDS_S` is
-closed.
+Handshakes take turns of their address. Once its ClientHello is there, a connection waits for a turn
+(`server.front.h2.limits`), and its handshake takes that whole turn: one handshake of an address begins in each loop
+iteration. `HANDSHAKES_MAX` of an address may be under way, so that not many come to a costly part at the same moment.
+When others wait, one that has taken `HANDSHAKE_YIELDS_S` is closed.
 """
 
 from __future__ import annotations

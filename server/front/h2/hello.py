@@ -1,10 +1,9 @@
-"""Inspection of the first bytes of a connection in the socket, without consuming them.
+"""The first bytes of a connection: a ClientHello, HTTP/2's preface, or what clients of other protocols send.
 
-A handshake that begins before the whole ClientHello is there would do its costly part whenever the rest comes, and a
-thousand of them could do so at the same moment if their peers choose to. So the front waits for the ClientHello by
-means of the socket's low-water mark: a peer that sends it byte by byte causes no wake-ups.
-
-The first bytes of a connection: HTTP/2's preface, or what clients of other protocols send.
+The ClientHello is inspected in the socket and not consumed. A handshake that begins before the whole ClientHello is
+there would do its costly part whenever the rest comes, and a thousand of them could do so at the same moment if their
+peers choose to. So the front waits for the ClientHello by means of the socket's low-water mark: a peer that sends it
+byte by byte causes no wake-ups.
 """
 
 from __future__ import annotations

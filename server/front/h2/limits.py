@@ -1,23 +1,20 @@
 """Limits of the h2 front: on memory, on useless requests, and on the share of one peer address.
 
-A fair scheduler for reading: every address has its turn, however much comes from others.
+A fair scheduler gives every address its turn to be read from, however much comes from others. In one loop iteration an
+address gets `FRAMES_PER_TURN` frames handled, or `SECONDS_PER_TURN` of time. What it sent beyond that is put off to the
+next iteration, and the connection it came from is not read from meanwhile. A TLS handshake takes a whole turn, and
+connections waiting for one take turns with the open connections of their address. So a client that floods the broker
+makes others wait for one of its turns, some milliseconds, and not for everything it sends. While there is no other
+client, turns follow each other at once, so nothing is slowed down needlessly.
 
-In one loop iteration an address gets `FRAMES_PER_TURN` frames handled, or `SECONDS_PER_TURN` of time. What it sent
-beyond that is put off to the next iteration, and the connection it came from is not read from meanwhile. A TLS
-handshake takes a whole turn, and connections waiting for one take turns with the open connections of their address. So
-a client that floods the broker makes others wait for one of its turns, some milliseconds, and not for everything it
-sends. While there is no other client, turns follow each other at once, so nothing is slowed down needlessly.
+A budget limits the frames of a peer that carry nothing useful. PING, SETTINGS, PRIORITY, WINDOW_UPDATE, RST_STREAM,
+empty DATA, unknown frames: each costs the broker a microsecond or two and the peer almost nothing, so a peer could keep
+the loop busy with them alone. Honest clients send some for each message they exchange and some per second, so that is
+what they are allowed. A peer that spends more is disconnected with ENHANCE_YOUR_CALM (CVE-2019-9511 … 9518,
+CVE-2023-44487, CVE-2024-27316).
 
-A budget for frames of a peer that carry nothing useful.
-
-PING, SETTINGS, PRIORITY, WINDOW_UPDATE, RST_STREAM, empty DATA, unknown frames: each costs the broker a microsecond or
-two and the peer almost nothing, so a peer could keep the loop busy with them alone. Honest clients send some for each
-message they exchange and some per second, so that is what they are allowed. A peer that spends more is disconnected
-with ENHANCE_YOUR_CALM (CVE-2019-9511 … 9518, CVE-2023-44487, CVE-2024-27316).
-
-Limits on the memory of incoming requests: incomplete messages, and headers of open calls.
-
-A limit on the memory of answers that clients have not read, and the choice of connections that lose theirs.
+Memory is limited for incoming requests, that is for incomplete messages and headers of open calls, and for answers that
+clients have not read. When unread answers exceed their limit, some connections are chosen that lose theirs.
 """
 
 from __future__ import annotations

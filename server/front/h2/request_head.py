@@ -1,21 +1,17 @@
-"""Reading of request headers: checked by the rules of HTTP/2 and gRPC, as few times as possible.
+"""Reading of request headers, checked by the rules of HTTP/2 and gRPC, and the states of connections and streams.
 
 A client sends the same fields with every call, except for a few (its request id, the time, a signature). So each
 connection learns, per method, the run of fields at the start of a block that does not change. A block that begins with
 a known run is checked already; of the rest only the names are looked up. Everything unknown takes the slow path,
 `check`, which is the only place that knows the rules.
 
-The interface of the native scanner (`native/src/calls.rs`), which finds the frames of unary calls in one pass.
+The native scanner (`native/src/calls.rs`) finds the frames of unary calls in one pass. It knows what the `HeadReader`
+of its connection has learned. It finds header blocks that are known to be valid as a whole, and messages that are all
+of their request, each in one frame and uncompressed. Most calls consist of these two frames, which follow each other
+unless the client writes from several threads.
 
-A scanner knows what the `HeadReader` of its connection has learned. It finds header blocks that are known to be valid
-as a whole, and messages that are all of their request, each in one frame and uncompressed. Most calls consist of these
-two frames, which follow each other unless the client writes from several threads.
-
-The states of a connection, and the transitions between them.
-
-The rules for frames on a stream that is not simply open, and their consequences (RFC 9113 §5.1).
-
-The fast path knows open calls; every other case is looked up here. `docs/front.md` shows the same table.
+The fast path knows open calls. Every other case is looked up in the rules for frames on a stream that is not simply
+open (RFC 9113 §5.1); `docs/front.md` shows the same table.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Define the broker's instruments, over an injected registry.
+"""Define the broker's instruments, over an injected registry, background work included.
 
-No label names a queue or a client, and topics and groups have labels in bounded numbers
-(`server.counters`): the number of series must not grow with the number of queues.
-`docs/metrics.md` lists them all and is tested against this module.
+No label names a queue or a client, and topics and groups have labels in bounded numbers (`server.counters`): the number
+of series must not grow with the number of queues. `docs/metrics.md` lists them all and is tested against this module.
 
-Export metrics of background work: jobs, the key index, the migration and the clean-up of consume queues.
+Background work is jobs, the key index, the migration and the clean-up of consume queues.
 """
 
 from __future__ import annotations
