@@ -1,6 +1,6 @@
 """`quarry serve` runs a broker in the foreground.
 
-`quarry serve --shards N` plans the shards from the settings, and turns this process into their supervisor.
+With `--shards N` it plans the shards from the settings, and turns this process into their supervisor.
 """
 
 from __future__ import annotations

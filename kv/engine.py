@@ -1,4 +1,4 @@
-"""The protocols of this module are the contract of an ordered key-value engine with column families.
+"""The contract of an ordered key-value engine with column families, and a buffer for puts.
 
 Implementations: `kv.rocks.RocksEngine` (RocksDB through rocksdict) and `kv.memory.MemoryEngine` (a sorted map with the
 same contract, for tests). `tests/contracts/test_key_value_engine.py` runs on both.
@@ -6,10 +6,9 @@ same contract, for tests). `tests/contracts/test_key_value_engine.py` runs on bo
 Threads: reads and writes may come from any thread; `close()` only when no call is under way, but for `compact`. Every
 call after `close()` raises `EngineClosed`.
 
-The module buffers puts, so that many puts of the same keys cost the database one.
-
-Buffered pairs are in memory like a memtable without a write-ahead log, and lost like one. `get` sees them; every other
-operation that could observe that they are not stored first stores them.
+Puts are buffered, so that many puts of the same keys cost the database one. Buffered pairs are in memory like a
+memtable without a write-ahead log, and lost like one. `get` sees them; every other operation that could observe that
+they are not stored first stores them.
 """
 
 from __future__ import annotations

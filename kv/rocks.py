@@ -1,6 +1,6 @@
-"""The module is the engine on RocksDB, and the only one that calls rocksdict.
+"""The engine on RocksDB, its families, batches and snapshots. No other module calls rocksdict.
 
-It guards against these properties of rocksdict 0.3.29 (RocksDB 9.8.4):
+The engine guards against these properties of rocksdict 0.3.29 (RocksDB 9.8.4):
 
 1. Its `items()` ends on a damaged block as if the range ended there. Here every scan that comes up short asks a
    plain iterator for its status at the position where it stopped.
@@ -17,11 +17,9 @@ It guards against these properties of rocksdict 0.3.29 (RocksDB 9.8.4):
 
 All tables are written with block based format 5, the newest that the RocksDB of RocketMQ (8.4.0) reads.
 
-The module has the families, batches and snapshots of `kv.rocks.RocksEngine`, wrapped around its native objects.
-
-`native` here is always an object of rocksdict; `kv.rocks` is the only module that makes them. When the engine closes,
-each loses its native part: a native family, handle, snapshot or iterator that a caller still holds would keep the
-database open and locked, and would still answer.
+A family, batch or snapshot is wrapped around an object of rocksdict, its `native` part. When the engine closes, each
+loses this part: a native family, handle, snapshot or iterator that a caller still holds would keep the database open
+and locked, and would still answer.
 """
 
 from __future__ import annotations

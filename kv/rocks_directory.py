@@ -1,6 +1,7 @@
-"""The module knows the files of a RocksDB directory, as far as safe opening needs it. It makes no RocksDB calls.
+"""The files of a RocksDB directory, as far as safe opening needs them, and the file descriptors of this process.
 
-The module handles file descriptors of this process: how many it may have, and whether some are free now.
+No RocksDB calls are made here. Of file descriptors it is known how many the process may have, and whether some are free
+now.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The module makes checks of RocksDB's logs that RocksDB leaves out. It makes no RocksDB calls.
+"""Checks of RocksDB's logs that RocksDB leaves out, and the statistics of RocksDB.
 
-The manifest, which lists the tables of a database, and write-ahead logs have one form, blocks of 32 KiB:
+The checks make no RocksDB calls. The manifest, which lists the tables of a database, and write-ahead logs have one
+form, blocks of 32 KiB:
 
 | field    | bytes | meaning                                                          |
 |----------|-------|------------------------------------------------------------------|
@@ -16,11 +17,9 @@ they name are lost. But then the whole record is still there, and its checksum r
 A kind that only reused log files have makes RocksDB's reader loop for ever. In a write-ahead log RocksDB finds all
 other damage, or takes it for the end, which the store knows to be too early (`store.state.identity`).
 
-The module reads the statistics of RocksDB. It is cheap at any number of keys: it reads only the properties of
-tables.
-
-The statistics are named `<family>.<figure>`, `<family>.<figure>.<which>` where there are several, and `<figure>` for
-those of the whole database. docs/formats/consume-queue.md says what they mean.
+Reading the statistics is cheap at any number of keys: only the properties of tables are read. The statistics are named
+`<family>.<figure>`, `<family>.<figure>.<which>` where there are several, and `<figure>` for those of the whole
+database. docs/formats/consume-queue.md says what they mean.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The module holds the messages that the store takes in and gives out.
+"""The messages that the store takes in and gives out, and a type for each kind of offset and address.
 
-The module has a type for each kind of offset and address, so that they are not mixed up.
+The types keep offsets and addresses of different kinds from being mixed up.
 """
 
 from __future__ import annotations

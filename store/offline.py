@@ -1,11 +1,9 @@
-"""The package reads a stopped store without changing it: its log, its queues, and messages by key.
-
-An offline store is a stopped store that is read and never changed.
+"""A stopped store that is read and never changed: its log, its queues, and messages by key.
 
 Readers share the store's lock if there is a lock file, so no broker can start meanwhile and several readers can work at
 once. Segments are mapped read-only, RocksDB is opened through a view that leaves no trace.
 
-The module finds messages by a key in a stopped store: by its index files, and by reading the rest of its log.
+Messages are found by a key in the store's index files, and by reading the rest of its log.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""`quarry decode` shows records of the commit log.
-
-Formats records for people and for programs.
+"""`quarry decode` shows records of the commit log, in formats for people and for programs.
 
 The JSON object has the keys that RocketMQ's tools use for a decoded message, so that both can be compared by `diff`:
 keys are sorted, and only the necessary characters are escaped.

@@ -1,6 +1,6 @@
-"""Opens a store for offline commands, and ends them with one line when something fails.
+"""Offline commands share these arguments and options, and the way in which a store is opened for a command.
 
-Defines arguments and options that several offline commands share.
+A command ends with one line when something fails.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`quarry units` and the offline part of `quarry queues`: they list consume queues, from RocksDB or from files.
 
-Prints `quarry queues --summary`: counts of all queues, of a store or of a live broker.
+`quarry queues --summary` prints counts of all queues, of a store or of a live broker.
 """
 
 from __future__ import annotations

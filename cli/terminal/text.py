@@ -1,8 +1,7 @@
-"""Prints text of commands. Names, bodies and answers come from strangers, and must not control the terminal.
+"""Prints text of commands, curves of values, and times.
 
-Draws values over time as one line of text: a curve of bars. All functions are pure.
-
-Parses and formats times as people write them.
+Names, bodies and answers come from strangers, and must not control the terminal. Values over time are one line of text,
+a curve of bars. Times are parsed and formatted as people write them. All functions for curves are pure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Plans which items go to which file of the index, and writes the files.
 
-Writes the items of one split of the log to a file of its own, until it is known which index file they go to.
+The items of one split of the log are written to a file of their own, until it is known which index file they go to.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Chooses which consume queue entries a task makes of the records that it reads.
+"""Chooses which consume queue entries a task makes of the records that it reads, and encodes them in bulk.
 
-Encodes consume queue entries as keys and values of the RocksDB queues, in bulk (docs/formats/consume-queue.md).
-
-A row has `key` and `value` as stored, but for entries of light queues that get consecutive offsets. Their key ends with
-the physical offset instead, by which they are sorted and counted, and their value with the offset that the record
-states.
+Entries are encoded as keys and values of the RocksDB queues (docs/formats/consume-queue.md). A row has `key` and
+`value` as stored, but for entries of light queues that get consecutive offsets. Their key ends with the physical offset
+instead, by which they are sorted and counted, and their value with the offset that the record states.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The job `replay` sends messages of a store once more, to a live broker.
 
 Each message gets an id that is made of where the message lies and where it goes, so that a repeated run sends the same
-ids.
-
-The task of a replay: it sends rows, and reports each message that the broker refuses because of its content.
+ids. A task sends rows, and reports each message that the broker refuses because of its content.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table `units`: the entries of all consume queues, which RocketMQ calls units.
+"""The tables `units` and `queues`: the entries of all consume queues, which RocketMQ calls units, and the queues.
 
 From RocksDB a task reads a range of keys, from queue files some stretches of queues. Entries of expired records that
 are not removed yet are left out, as a broker leaves them out.

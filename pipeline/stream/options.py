@@ -1,8 +1,7 @@
-"""Parses the options of streams and sinks, before a broker is called.
+"""Options, columns and errors of streams and sinks.
 
-Errors that end a query that talks to a broker.
-
-Defines the columns of a stream: the parts of a received message, named as in the table `messages`.
+Options are parsed before a broker is called. Columns are the parts of a received message, named as in the table
+`messages`. The errors end a query that talks to a broker.
 """
 
 from __future__ import annotations

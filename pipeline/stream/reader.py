@@ -3,10 +3,9 @@
 A batch is a range of offsets for each queue, which Spark stores before anything of it is read. Reading it again gives
 the same messages; the broker keeps no state of it.
 
-Computes how far a stream has read: the next offset of each queue, and the ranges that a batch reads.
-
-Spark keeps the offsets in its checkpoint, as `{"orders": {"0": 1207, "1": 1198}}`, and takes two for equal when their
-texts are equal: so queues are written in the order of their numbers.
+How far a stream has read is the next offset of each queue. Spark keeps the offsets in its checkpoint, as `{"orders":
+{"0": 1207, "1": 1198}}`, and takes two for equal when their texts are equal: so queues are written in the order of
+their numbers.
 """
 
 from __future__ import annotations

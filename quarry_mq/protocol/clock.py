@@ -1,6 +1,6 @@
-"""The module makes time a parameter: wall clock for time stamps, monotonic clock for waiting.
+"""Time as a parameter (wall clock for time stamps, monotonic clock for waiting), and the progress of long work.
 
-The module describes the progress of a long piece of work, for a caller that shows it.
+The progress of a long piece of work is described for a caller that shows it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""The rules for names of topics and groups, and the names derived from them.
+"""The rules for names of topics and groups, the names derived from them, and Java's rules for text.
 
-The rules are RocketMQ's, so that every name valid here is valid there (docs/formats/metadata.md). The alphabet
-is ASCII: characters and bytes are the same number.
+The rules for names are RocketMQ's, so that every name valid here is valid there (docs/formats/metadata.md). The
+alphabet is ASCII: characters and bytes are the same number.
 
-Text functions that follow Java's rules, where RocketMQ uses them to interpret what a client sent.
-
-Python's own `strip` and `split` know more white space than Java's `trim`, and other white space than its `isBlank`:
-U+3000 at the beginning of a tag belongs to the tag.
+Java's rules for text are used where RocketMQ uses them to interpret what a client sent. Python's own `strip` and
+`split` know more white space than Java's `trim`, and other white space than its `isBlank`: U+3000 at the beginning of a
+tag belongs to the tag.
 """
 
 from __future__ import annotations

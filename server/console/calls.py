@@ -1,4 +1,4 @@
-"""What the console needs of the admin port, free of gRPC, and its calls from the console's event loop.
+"""The console's view of the admin port, free of gRPC, and its calls from the console's event loop.
 
 Calls run on threads, bounded, and are ended when the browser leaves. The rules of who may use the console are here,
 too.

@@ -1,4 +1,4 @@
-"""What all calls have in common: authentication, limits, and errors that become answers.
+"""The common part of all calls: authentication, limits, and errors that become answers.
 
 Each handler made here answers whatever happens: an error raised while serving becomes the status of an ordinary answer,
 since clients take any other gRPC status than OK for a broken network and send the same again.

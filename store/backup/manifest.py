@@ -9,7 +9,7 @@ The `crc32` beside the manifest is that of its text as it is encoded here: keys 
 file is that of its whole content. A `frozen` file is never written again, by any broker: it may be linked instead of
 copied.
 
-The module checks whether a backup is as it was written.
+A backup is checked against its manifest: whether it is as it was written.
 """
 
 from __future__ import annotations

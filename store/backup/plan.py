@@ -1,14 +1,14 @@
-"""The module decides which files of a store go into a backup, where they come from, and how much of each.
+"""The plan of a backup: which files of a store go into it, where they come from, and how much of each.
+
+A stopped store is planned here as a whole.
 
 A folder of backups has one sub-folder per backup, named by the time it was begun.
 
-DEST/
-  lock                          held while a backup is written
-  20261121T083522.125Z/         one backup: a store directory, and
-    backup-manifest.json        what it holds; written last: without it the backup is unfinished
-  20261122T083522.009Z/         the next one; files that both hold are one file with two names
-
-The module plans the backup of a stopped store.
+    DEST/
+      lock                          held while a backup is written
+      20261121T083522.125Z/         one backup: a store directory, and
+        backup-manifest.json        what it holds; written last: without it the backup is unfinished
+      20261122T083522.009Z/         the next one; files that both hold are one file with two names
 """
 
 from __future__ import annotations

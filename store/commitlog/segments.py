@@ -1,17 +1,14 @@
-"""The module manages the ordered list of a commit log's segments (docs/formats/store-directory.md).
+"""The ordered list of a commit log's segments (docs/formats/store-directory.md), what keeps them, and where they began.
 
-The module records where the log began in the past, to tell since when a queue has been empty.
+Where the log began in the past is recorded, to tell since when a queue has been empty. A queue whose last entry lies
+below the log's beginning is empty. No row says since when, and with millions of queues none should. But the log's
+beginning moves only some times a day: a note of each move is enough to answer for every queue.
 
-A queue whose last entry lies below the log's beginning is empty. No row says since when, and with millions of queues
-none should. But the log's beginning moves only some times a day: a note of each move is enough to answer for every
-queue.
+A pin is a lease that keeps old segments from being removed while they are copied. A pin names an offset. While its
+lease lasts, no segment that ends above the offset may be removed; those below may go. The holder renews the pin; if the
+holder dies, the pin is gone when the lease is over.
 
-A pin is a lease that keeps old segments from being removed while they are copied.
-
-A pin names an offset. While its lease lasts, no segment that ends above the offset may be removed; those below may go.
-The holder renews the pin; if the holder dies, the pin is gone when the lease is over.
-
-The module assigns store times: they follow the clock and never go back, so that a queue can be searched by time.
+Store times follow the clock and never go back, so that a queue can be searched by time.
 """
 
 from __future__ import annotations

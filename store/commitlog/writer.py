@@ -1,6 +1,6 @@
-"""The module holds the only writer of a commit log.
+"""The only writer of a commit log.
 
-The module turns a batch of encoded messages into records, dispatch requests and results.
+A batch of encoded messages becomes records, dispatch requests and results.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Search one consume queue of any kind by physical offset, by a predicate, and by store time as RocketMQ does.
+"""Search of one consume queue of any kind, and the columns in which many entries are read at once.
 
-By store time (`offset_at_time`):
+A queue is searched by physical offset, by a predicate, and by store time as RocketMQ does (`offset_at_time`):
 
 | messages stored at | asked for | LOWER                           | UPPER                              |
 |--------------------|-----------|---------------------------------|------------------------------------|
@@ -12,12 +12,11 @@ By store time (`offset_at_time`):
 The result lies in the bounds of the queue. Store times ascend in a log of ours. In one of RocketMQ's, some may not,
 because its clock was set back; the result is then one of several offsets that fit.
 
-Entries of one queue as columns, a window of queue offsets at a time, from either kind of queues.
+Entries of one queue are read as columns, a window of queue offsets at a time, from either kind of queues. This is for
+reading a whole store beside the thread that writes it: nothing is shared with that thread but the disk and the engine,
+and nothing is kept from one queue to the next.
 
-For reading a whole store beside the thread that writes it: nothing is shared with that thread but the disk and the
-engine, and nothing is kept from one queue to the next.
-
-Dispatch requests as columns: thousands of records for the consume queues, without an object per record.
+Dispatch requests are columns, too: thousands of records for the consume queues, without an object per record.
 """
 
 from __future__ import annotations

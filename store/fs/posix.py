@@ -1,6 +1,6 @@
-"""The module is the disk of a POSIX system: the only module that opens, maps, syncs and locks files.
+"""The disk of a POSIX system: this is the only module that opens, maps, syncs and locks files.
 
-The module reserves file descriptors for the store.
+File descriptors are reserved for the store.
 """
 
 from __future__ import annotations

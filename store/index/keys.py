@@ -1,6 +1,6 @@
 """The keys by which a message is found, and their hashes (docs/formats/key-index.md).
 
-The input of an index: for each key of each message its hash, and where the record lies.
+The input of an index is items: for each key of each message its hash, and where the record lies.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Lite topics: the settings that their parent topic and groups have for them, and the names of their queues.
+"""Lite topics: their settings at parents and groups, the names of their queues, and the clients subscribed to them.
 
 A lite topic has no row. It exists as long as its queue: the light queue `%LMQ%$<parent>$<lite topic>`, number 0.
 
-The lite topics to which clients are subscribed: rows of the family `lite`, by client and by lite topic.
-
-Keys (docs/formats/metadata.md §10), `counted` being a u32 length and the bytes:
+Subscriptions of clients to lite topics are rows of the family `lite`, by client and by lite topic. Their keys
+(docs/formats/metadata.md §10), `counted` being a u32 length and the bytes:
 
     0x01 counted(group) counted(client) lite topic    -> nothing: the client is subscribed
     0x02 counted(group) counted(lite topic) client    -> nothing: the same, to be found by the lite topic

@@ -1,8 +1,7 @@
-"""A table of rows by name in one column family: the common part of topics and groups.
+"""A table of rows by name in one column family, and the JSON of its rows: the common part of topics and groups.
 
-The JSON documents in which rows are stored (docs/formats/metadata.md).
-
-Compact, ASCII, keys sorted: a row is always encoded in the same way, and tools without Quarry can read it.
+The JSON documents (docs/formats/metadata.md) are compact, ASCII, with sorted keys: a row is always encoded in the same
+way, and tools without Quarry can read it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Topics: their settings and the table that stores them.
 
-Checks of names of topics and groups by the rules of `quarry_mq.protocol.names`.
+Names of topics and groups are checked by the rules of `quarry_mq.protocol.names`.
 """
 
 from __future__ import annotations

@@ -5,20 +5,17 @@
 
 The log is read in bulk and holds every field of an entry; the file queues show whether the entry is still valid. A
 topic that was deleted has no entries there any more, though the log has its records, and light queues have the offsets
-that their readers know (`store.migration.backfill`). So RocksDB gets exactly what the files hold, and no deleted
-entry.
-
-Reading and looking up run on their own thread; puts are small and run on the thread that dispatches. If a topic is
-deleted in between, the rest of the portion is looked up again.
-
-In the end each queue gets the next offset that it has in the files: if all its records have expired, the log does not
-show it. After a kill the backfill resumes at `backfilled_to`: repeating an entry changes nothing.
-
-Look up the entries of file queues on a thread that does not write them.
+that their readers know. So RocksDB gets exactly what the files hold, and no deleted entry.
 
 Queues are not listed or measured for it, which would cost more than reading the entry: an entry is read at the position
 that its index gives. Entries of records below the end of a backfill are no longer written; they can only be removed,
 with their topic or with their files.
+
+Reading and looking up run on their own thread, which writes no file queues; puts are small and run on the thread that
+dispatches. If a topic is deleted in between, the rest of the portion is looked up again.
+
+In the end each queue gets the next offset that it has in the files: if all its records have expired, the log does not
+show it. After a kill the backfill resumes at `backfilled_to`: repeating an entry changes nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compare file queues and RocksDB queues entry by entry, also while a broker writes both.
+"""Compare file queues and RocksDB queues entry by entry, also while a broker writes both, and report the differences.
 
     which entries    every entry of a record in [M, W): M is the log's min offset, W was fixed before
     of each entry    that both have it (holes are at the same offsets), physical offset, size, tags code
@@ -19,8 +19,6 @@ These are no differences, and are counted as notes:
 | `no_file_name`           | light queues with a `/` in their names: in RocksDB alone                              |
 | `not_doubled`            | topics that are not double-written (rmq#10450), then all light queues, too            |
 | `light_in_rocksdb_alone` | light queues of RocketMQ's double write, which may keep them out of the files         |
-
-The interface of a comparison of file queues and RocksDB queues, and its report.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The stored state of a migration: rows of the family `meta` of `quarry/` (docs/formats/delivery-state.md).
+"""The stored state of a migration, and the removal of queues that a store does not need any more.
+
+The state is rows of the family `meta` of `quarry/` (docs/formats/delivery-state.md):
 
 | key                            | value | meaning |
 |--------------------------------|-------|---------|
@@ -9,12 +11,11 @@
 
 A step is written in one batch with the phase that it leads to.
 
-Repeat deletions of queues that a crash has undone in RocksDB, but not in the files.
+Queues that were removed can be made again from the log.
 
 A deleted queue is removed from the files at once, from RocksDB only with its next flush. After a crash in between the
-two disagree about messages that must not be visible any more. The files are right.
-
-Remove queues that a store does not need any more. They can be made again from the log.
+two disagree about messages that must not be visible any more. The files are right, so the deletion is repeated in
+RocksDB.
 """
 
 from __future__ import annotations

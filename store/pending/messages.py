@@ -1,7 +1,6 @@
-"""The module keeps the index of pending messages up to date as the log grows.
+"""The index of pending messages, kept up to date as the log grows.
 
-The module computes how one record changes the rows of pending messages. That depends on the log alone, so it is the
-same live and when the log is read again.
+How one record changes the rows depends on the log alone, so it is the same live and when the log is read again:
 
 | record | effect |
 |---|---|
@@ -17,9 +16,8 @@ same live and when the log is read again.
 A copy names its original in the field that RocketMQ calls prepared transaction offset, as a committed message names its
 half message.
 
-The module holds what RocketMQ had delivered before Quarry took over a store: that is in files beside the log.
-
-The module expresses the progress of pending messages as RocketMQ does: one offset per queue.
+What RocketMQ had delivered before Quarry took over a store is in files beside the log. RocketMQ expresses the progress
+of pending messages as one offset per queue, and Quarry's progress is expressed in the same way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The module lays out the rows of the database of pending messages, in one family (docs/formats/held-messages.md).
+"""The rows of the database of pending messages, and the names of RocketMQ's topics for them.
+
+All rows are in one family (docs/formats/held-messages.md):
 
 | key                                    | value                      | meaning |
 |----------------------------------------|----------------------------|---------|
@@ -15,8 +17,6 @@
 | `w`                                    | i64                        | all records below are in the rows above |
 
 Big-endian, so that keys sort by time and by offset. Times before 1970 count as 1970.
-
-The module names RocketMQ's topics for pending messages (docs/formats/held-messages.md).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The module encodes message properties: `name 0x01 value 0x02` for each entry (docs/formats/commit-log.md).
+"""Message properties and tags codes of records, and the ways that reading a record can end.
 
-The module has a type for every way that reading a record can end (see "Reading a record" in
-docs/formats/commit-log.md).
+Properties are encoded as `name 0x01 value 0x02` for each entry (docs/formats/commit-log.md). The tags code is the 8
+bytes of a consume queue entry that let a reader filter without reading the record.
 
-The tags code is the 8 bytes of a consume queue entry that let a reader filter without reading the record.
+Every way that reading a record can end has a type (see "Reading a record" in docs/formats/commit-log.md).
 """
 
 from __future__ import annotations

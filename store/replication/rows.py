@@ -1,6 +1,6 @@
-"""The module holds shared rows as values, the form in which members of a cluster exchange them.
+"""Shared rows as values, the form in which members of a cluster exchange them, and their layout in the family `shared`.
 
-The module lays out keys and values of the family `shared` (docs/formats/shared-rows.md).
+The keys and values of the family are in docs/formats/shared-rows.md.
 """
 
 from __future__ import annotations

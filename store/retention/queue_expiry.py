@@ -1,10 +1,9 @@
-"""The module cleans up consume queues below the log's minimum: which sweeps are due, and when tables are rewritten.
+"""Clean-up of consume queues below the log's minimum: which sweeps are due, one sweep, and when tables are rewritten.
 
 A row (`store.state.identity`) says how far each kind of queues is cleaned up. It is written when a sweep is complete
 and durable. So a start knows whether one is due.
 
-The module does one sweep that removes entries below the log's minimum M from the consume queues, in steps of two
-halves.
+A sweep removes entries below the log's minimum M from the consume queues, in steps of two halves.
 
     prepare      blocks: finds out what to remove, or makes removals durable. Runs on its own thread
     carry_out    a millisecond of changes, until there are no more. Runs on the thread that dispatches

@@ -1,4 +1,6 @@
-"""The pure functions of this module decide when segments expire.
+"""The rules that decide when segments expire, and the count of what consumer groups lose by it.
+
+The rules are pure functions:
 
     any time              a segment is past its retention when its newest record is `retention_ms` old
     in a `delete_when`    segments past their retention go, the oldest first
@@ -10,8 +12,8 @@
 Thresholds and hours are RocketMQ's (`diskMaxUsedSpaceRatio`, `diskSpaceCleanForciblyRatio`,
 `diskSpaceWarningLevelRatio`, `deleteWhen`). Unlike in RocketMQ, forced deletion ends when it has freed enough space.
 
-The module counts what consumer groups lose when the log begins later (rmq#4549: a full disk deleted messages that
-no consumer had read).
+Consumer groups lose the messages that they have not read when the log begins later (rmq#4549: a full disk deleted
+messages that no consumer had read).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The module holds the result of reading RocketMQ's metadata, and warnings about it.
+"""The result of reading RocketMQ's metadata, warnings about it, and the reading of its JSON text.
 
-RocketMQ's JSON text is JSON, except that integer keys of maps have no quotes (`{0:12,1:9}`).
-
-Some releases quote them, so both are read.
+The text is JSON, except that integer keys of maps have no quotes (`{0:12,1:9}`). Some releases quote them, so both are
+read.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The module converts RocketMQ's rows to Quarry's: topics, subscription groups, consumer offsets.
+"""Conversion between RocketMQ's rows and Quarry's, in both directions: topics, subscription groups, consumer offsets.
 
-An invalid row is skipped with a warning: the rest of the store must still open (rmq#9705).
+An invalid row of RocketMQ's is skipped with a warning: the rest of the store must still open (rmq#9705).
 
-The module converts topics, groups and offsets to RocketMQ's rows: the reverse of `store.rocketmq.rows`.
-
-Fields that RocketMQ keeps and Quarry does not are taken from RocketMQ's earlier row, or have RocketMQ's default.
+In rows that are written for RocketMQ, fields that RocketMQ keeps and Quarry does not are taken from RocketMQ's earlier
+row, or have RocketMQ's default.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""The module gathers the fields of many records at once, and marks those that need the exact decoder.
+"""The fields of many records as columns, and the runs of records that a scan of the log finds.
 
-It applies the rules of `store.record.codec.decode_record` to arrays. A row that breaks a rule is only marked: the exact
-decoder judges it. So a rule may be broader here, never narrower.
+Fields are gathered from many records at once by the rules of `store.record.codec.decode_record`, applied to arrays. A
+row that breaks a rule is only marked: the exact decoder judges it. So a rule may be broader here, never narrower. The
+plain scan decodes one record after the other: it is slow, and the reference for faster ones.
 
-The plain scan decodes one record after the other: it is slow, and the reference for faster ones.
-
-The module defines the runs that a scan of the log finds: the seam between reading the log and updating derived
-data.
+Runs are the seam between reading the log and updating derived data.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The module scans a log: it reads the batches of one segment after the other, with read-ahead in a thread.
+"""The scan of a log: it reads the batches of one segment after the other, with read-ahead in a thread.
 
-The module loads bytes of a segment into memory before the scan needs them, in its own thread.
+The thread loads bytes of a segment into memory before the scan needs them.
 
-The module is the scan for recovery: bulk batches, and their dispatch requests as columns.
+Recovery scans in bulk: it gets batches, and their dispatch requests as columns.
 """
 
 from __future__ import annotations

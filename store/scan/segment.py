@@ -1,6 +1,6 @@
-"""The module scans one segment: it makes batches of columns and reports what ended the segment.
+"""The scan of one segment: it makes batches of columns and reports what ended the segment.
 
-The module checks the CRCs of many records: bodies against heads, records against their CRC properties.
+The CRCs of many records are checked together: bodies against heads, records against their CRC properties.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The module holds users and rules as values.
+"""Users and rules as values, and the stored form of users.
 
 Names and meaning follow RocketMQ's Access Control 2.0 (rmq#7560), so an administrator who knows one can use the other:
 a user is `super` or `normal`, a rule allows or denies actions on a resource, and what no rule allows is denied.
 
-The module encodes users as they are stored (docs/formats/metadata.md §7): secrets are sealed, so reading a row
-needs no key.
+In the stored form of a user (docs/formats/metadata.md §7) secrets are sealed, so reading a row needs no key.
 """
 
 from __future__ import annotations

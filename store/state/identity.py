@@ -1,4 +1,28 @@
-"""The identity of a store is what it knows about itself: a few rows in the `meta` family of `quarry/`.
+"""The database `quarry/` of a store: its families, the identity of the store, and the check that no change is lost.
+
+The second database of a store, `<store>/quarry/`, holds metadata and delivery state and has a write-ahead log.
+It never holds the only copy of a message. It has one column family per table:
+
+| family     | owner                             | holds |
+|------------|-----------------------------------|-------|
+| `topics`   | store.metadata.topics             | topic name -> topic JSON |
+| `groups`   | store.metadata.groups             | group name -> group JSON |
+| `offsets`  | store.metadata.offsets            | group, topic, queue -> next queue offset |
+| `inflight` | server.delivery.state.inflight    | group, topic, queue, offset -> one delivery not yet acknowledged |
+| `meta`     | several, see below                | single rows and small tables that need no separate family |
+| `users`    | store.security.users              | user name -> user JSON, secrets sealed |
+| `policies` | store.security.policies           | user name -> JSON of its rules |
+| `shared`   | store.replication                 | versions of topics, groups, users and rules in a cluster |
+| `lite`     | store.metadata.lite               | which clients subscribe to which lite topics |
+
+Rows of `meta` are written by store.state.identity (what this store is), store.state.jobs, store.state.deleted_topics,
+store.metadata.owners, store.migration.rows, store.verify.report, server.settings.live_settings and
+server.cluster.handover. Each has its own keys.
+
+A store that an older version made has no `users`, `policies`, `shared` or `lite`: they are added when it is opened for
+writing, and a reading open goes without them.
+
+The identity of a store is what it knows about itself: a few rows in the `meta` family.
 
 | key               | value                   | meaning |
 |-------------------|-------------------------|---------|
@@ -26,36 +50,13 @@
 
 Rows of a migration: `store.migration.rows`.
 
-The module writes down how many changes of `quarry/` are durable, and compares that when the database is opened.
+How many changes of `quarry/` are durable is written down, and compared when the database is opened.
 
 RocksDB treats a place in its write-ahead log that it cannot read as the torn end, and a missing log file as one that
 never was: one flipped bit, and topics, committed offsets and deliveries of hours are lost without a message. Every
 change has a number, so the number of the last one shows a loss.
 
     quarry/DURABLE      decimal number of a change that survived, and a line feed
-
-The second database of a store, `<store>/quarry/`, holds metadata and delivery state and has a write-ahead log.
-
-It never holds the only copy of a message. It has one column family per table:
-
-| family     | owner                             | holds |
-|------------|-----------------------------------|-------|
-| `topics`   | store.metadata.topics             | topic name -> topic JSON |
-| `groups`   | store.metadata.groups             | group name -> group JSON |
-| `offsets`  | store.metadata.offsets            | group, topic, queue -> next queue offset |
-| `inflight` | server.delivery.state.inflight    | group, topic, queue, offset -> one delivery not yet acknowledged |
-| `meta`     | several, see below                | single rows and small tables that need no separate family |
-| `users`    | store.security.users              | user name -> user JSON, secrets sealed |
-| `policies` | store.security.policies           | user name -> JSON of its rules |
-| `shared`   | store.replication                 | versions of topics, groups, users and rules in a cluster |
-| `lite`     | store.metadata.lite | which clients subscribe to which lite topics |
-
-Rows of `meta` are written by store.state.identity (what this store is), store.state.jobs, store.state.deleted_topics,
-store.metadata.owners, store.migration.rows, store.verify.report, server.settings.live_settings and
-server.cluster.handover. Each has its own keys.
-
-A store that an older version made has no `users`, `policies`, `shared` or `lite`: they are added when it is opened for
-writing, and a reading open goes without them.
 """
 
 from __future__ import annotations

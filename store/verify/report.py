@@ -1,6 +1,6 @@
-"""The module reports a verification: counts per check, the first differences in words, and notes on what is normal.
+"""The report of a verification: counts per check, the first differences in words, and notes on what is normal.
 
-The module stores the verdicts of verifications in the store: rows of the family `meta` of `quarry/`.
+Verdicts of verifications are rows of the family `meta` of `quarry/`:
 
     key    ASCII `verification/`, then i64 begin, wall clock ms, which is also the id
     value  JSON: the fields of `Verdict`

@@ -1,6 +1,6 @@
 """Counts the results of a load: messages, bytes, times and errors.
 
-A histogram of durations: an hour of load takes no more memory than a second of it.
+Times are kept in a histogram of durations: an hour of load takes no more memory than a second of it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
-"""Connects a command to a broker's admin port.
+"""Connects a command to a broker's admin port, and to RocketMQ's own admin service on that port.
 
-Reads answers of a broker: fields that may be unset, given as None, and lists that come in pages.
-
-Opens connections of commands to a broker, by the chosen context.
-
-Asks a live broker quickly for a few names, to help a user who types one.
-
-Connects a command to RocketMQ's own admin service on a broker's admin port.
+Connections are opened by the chosen context. In answers, fields that are unset are None, and lists that come in pages
+are read as a whole. To help a user who types a name, a live broker is asked quickly for a few names.
 """
 
 from __future__ import annotations

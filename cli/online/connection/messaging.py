@@ -1,6 +1,6 @@
 """Connects a command to a broker's messaging port.
 
-Checks whether a broker is there, for commands that go on without one.
+For commands that go on without a broker, it is checked whether one is there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`quarry client show`, `stack` and `verify-message` are about one connected consumer.
+"""`quarry client show`, `stack` and `verify-message`, about one connected consumer, and `quarry lag`.
 
 `quarry lag` shows the lag of a group of a live broker.
 """

@@ -1,6 +1,6 @@
 """`quarry message query` lists messages of a topic by key or by time, a row for each.
 
-Fetches messages that a broker found page by page, decodes them, and shows which queues they went to.
+Messages that a broker found are fetched page by page and decoded, and it is shown which queues they went to.
 """
 
 from __future__ import annotations

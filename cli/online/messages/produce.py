@@ -1,6 +1,6 @@
-"""`quarry produce` sends a message to a live broker, or one for each line.
+"""`quarry produce` and `quarry message send` send messages to a live broker.
 
-`quarry message send` sends a message through the admin port.
+`quarry produce` sends one message, or one for each line. `quarry message send` sends one through the admin port.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Round trips to a broker: a heartbeat, a small call of the admin port, or a message through a topic.
 
-Makes tries one after the other, and keeps their times.
+Tries are made one after the other, and their times are kept.
 """
 
 from __future__ import annotations

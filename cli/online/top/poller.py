@@ -1,6 +1,6 @@
-"""Calls a broker at intervals; no kind of call waits for another kind.
+"""Calls a broker at intervals, and keeps what is known of it. No kind of call waits for another kind.
 
-Keeps what is known of a broker: the last answer of each call, since when answers are missing, and recent answers.
+Known are the last answer of each call, since when answers are missing, and recent answers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The gRPC layer over HTTP/2: the layout of messages in DATA frames, and the header blocks of answers.
 
-message = 1 byte compressed? │ 4 bytes length │ body
+    message = 1 byte compressed? │ 4 bytes length │ body
 
-Reassembly of gRPC messages that span several frames.
+A message that spans several frames is put together again.
 """
 
 from __future__ import annotations

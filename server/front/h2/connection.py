@@ -4,7 +4,7 @@ Bytes come in by `receive`, calls go to the methods' handlers, frames come out o
 are handled together. Nothing here waits, and nothing knows asyncio; time is a number.
 
     receive ─→ frame by frame ─→ _HANDLERS ─→ open calls: handlers
-                                          └─→ anything else: stream_rules
+                                          └─→ anything else: request_head.RULES
 
 An error of the peer is a `PeerError`, raised anywhere below `receive` and turned there into a GOAWAY.
 """
@@ -345,7 +345,7 @@ class Connection:
             self.sender.widened(call)
 
     def _out_of_place(self, kind: FrameType, stream_id: int, call: H2Call | None) -> None:
-        """Handle a frame on a stream that is not simply open, by the rules of `stream_rules`."""
+        """Handle a frame on a stream that is not simply open, by `RULES`."""
         self._spend(1)
         if stream_id == 0:
             raise PeerError(ErrorCode.PROTOCOL_ERROR, f"{kind.name} on stream 0")

@@ -70,7 +70,7 @@ class Outlet(Protocol):
 
 
 class Sender:
-    """The outgoing frames of one connection. Calls write to it, and `take` empties it. Implements `unread.Reading`."""
+    """The outgoing frames of one connection. Calls write to it, and `take` empties it. Implements `limits.Reading`."""
 
     __slots__ = (
         "_beginning",

@@ -1,6 +1,6 @@
-"""Read RocketMQ's consume queue files; nothing is written.
+"""Read RocketMQ's consume queue files, entry by entry or as columns; nothing is written.
 
-Read entries of consume queue files as columns, beside the thread that writes them.
+Columns are read beside the thread that writes the files.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ it when it opens and hands it back with each `flush`, after the files are durabl
 Queues whose names are not valid file names do not exist here; RocketMQ leaves them out, too. They can only be light
 queues, since topics have no `/` in their names.
 
-Remove the queue files of a topic in one step that is atomic in a crash: afterwards all of them exist, or none.
+The queue files of a topic are removed in one step that is atomic in a crash: afterwards all of them exist, or none.
 
     consumequeue/<topic>/           one rename        →  consumequeue/.deleted/topic/
     consumequeue/.deleted/topic/    file after file   →  nothing

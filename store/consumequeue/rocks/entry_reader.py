@@ -1,6 +1,6 @@
-"""Read entries of consume queues in RocksDB as columns, beside the thread that writes them.
+"""Read the entries of queues in RocksDB by their keys (docs/formats/consume-queue.md), one by one or as columns.
 
-Read the entries of queues in RocksDB by their keys (docs/formats/consume-queue.md).
+Columns are read beside the thread that writes the entries.
 """
 
 from __future__ import annotations

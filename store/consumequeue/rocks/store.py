@@ -5,7 +5,7 @@ another one while no put runs.
 
 The state in memory is a bounded cache of per-queue keys and bounds; everything in it can be read again.
 
-The database of consume queues: RocketMQ's families and table formats, with smaller memory limits.
+The database has RocketMQ's families and table formats, with smaller memory limits:
 
 |                    | RocketMQ 5.5       | here    |                   | RocketMQ 5.5       | here    |
 |--------------------|--------------------|---------|-------------------|--------------------|---------|

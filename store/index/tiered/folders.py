@@ -13,11 +13,10 @@
 A file keeps its name, 20 digits, in all stages. It is in the next folder before it leaves the previous one: if it is in
 two folders, the later one counts, but `damaged` never does. Half-made files are removed at a start.
 
-Find the files of the tiered index that must be rebuilt, and the places of their items.
-
-Items are in the order of their places, over all files. So the items of a damaged file lie between the last item of the
-intact file before it and the first item of the intact file after it. An item at exactly these places may be in either
-file, since a source with many items at one place may have been cut anywhere.
+For a file that must be rebuilt, the places of its items are found. Items are in the order of their places, over all
+files. So the items of a damaged file lie between the last item of the intact file before it and the first item of the
+intact file after it. An item at exactly these places may be in either file, since a source with many items at one place
+may have been cut anywhere.
 """
 
 from __future__ import annotations

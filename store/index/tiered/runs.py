@@ -1,6 +1,7 @@
-"""Read compacted files, local or remote: one small read for a part of the slots, one for the run of a slot.
+"""Compacted files of the tiered index: the items of a slot lie together as a run, so that one read returns all of them.
 
-Turn chains into runs: the items of a slot lie together, so that one read returns all of them.
+Compaction turns chains into runs. Compacted files are read in the same way, local or remote: one small read for a part
+of the slots, one for the run of a slot.
 """
 
 from __future__ import annotations

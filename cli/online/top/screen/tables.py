@@ -1,8 +1,7 @@
-"""Draws tables of topics and groups, and the details of one of them.
+"""Draws tables of topics and groups, and the details of one of them, on a screen of any width.
 
-Formats values for people in few columns. An unknown value is `unknown`, never 0.
-
-Lays out lines of text for a screen of any width. Colours only emphasize what words say.
+Values are formatted for people in few columns. An unknown value is `unknown`, never 0. Colours only emphasize what
+words say.
 """
 
 from __future__ import annotations

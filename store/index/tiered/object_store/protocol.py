@@ -1,13 +1,11 @@
-"""The contract of the stores to which index files are uploaded.
+"""The contract of the stores to which index files are uploaded, and what the index keeps of uploaded files.
 
-Cache the recently used parts of the slots of uploaded files.
+Of a file in the object store there is a local note, through which the file is read.
 
-A search for a key whose part is cached saves one of two requests to the object store, or both if the slot has no run.
-Cached parts were checked when they were read.
+The recently used parts of the slots of uploaded files are cached. A search for a key whose part is cached saves one of
+two requests to the object store, or both if the slot has no run. Cached parts were checked when they were read.
 
-The local note of a file in the object store, and reading the file there.
-
-A folder as an object store. Its objects survive a power cut, which obstore's local store does not promise.
+A folder can be an object store. Its objects survive a power cut, which obstore's local store does not promise.
 """
 
 from __future__ import annotations
