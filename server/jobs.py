@@ -25,6 +25,8 @@ from quarry_mq.store.errors import BrokerError, Busy, Invalid, StorePoisoned, Un
 from quarry_mq.store.message import QueueOffset
 from quarry_mq.store.state.jobs import TEXT_MAX, Job, JobState, JobTable
 
+log = structlog.get_logger(__name__)
+
 OFFSETS_MAX: Final = 1_000
 """Dead letters that one job may name by offset."""
 
@@ -219,8 +221,6 @@ class Running:
             async with asyncio.timeout(seconds):
                 await self._cancelled.wait()
 
-
-log = structlog.get_logger(__name__)
 
 OPEN_MAX: Final = 32
 """Jobs that are queued or running: one runs, the others wait."""

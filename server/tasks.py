@@ -21,6 +21,8 @@ import structlog
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.errors import BrokerFailed
 
+log = structlog.get_logger(__name__)
+
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
@@ -128,9 +130,6 @@ def settle(future: asyncio.Future[Any], result: object, failure: BaseException |
         future.set_result(result)
     else:
         future.set_exception(failure)
-
-
-log = structlog.get_logger(__name__)
 
 
 class Supervisor:

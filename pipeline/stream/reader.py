@@ -28,6 +28,8 @@ from quarry_mq.pipeline.stream.options import COLUMNS, MessagesLost, SourceOptio
 from quarry_mq.protocol.clock import Clock, SystemClock
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 
+log = structlog.get_logger(__name__)
+
 Offsets = dict[int, int]
 """Maps a queue number to the next offset."""
 
@@ -91,8 +93,6 @@ def parts(start: Offsets, end: Offsets, messages_max: int) -> Iterator[tuple[Ran
     if part:
         yield tuple(part)
 
-
-log = structlog.get_logger(__name__)
 
 TYPES: Final[Types] = {name: column.type for name, column in COLUMNS.items()}
 LOOK_INTERVAL_S: Final = 0.2

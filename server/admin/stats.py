@@ -36,6 +36,8 @@ from quarry_mq.server.wire.status import without_places
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.fs import DiskSpace
 
+log = structlog.get_logger(__name__)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sources:
@@ -306,8 +308,6 @@ class History:
             raise Invalid(f"series: there is no series {name[:60]!r}; docs/admin-calls.md lists all series")
         return index
 
-
-log = structlog.get_logger(__name__)
 
 LOOP_LATE: Final = "loop_late_seconds"
 

@@ -52,6 +52,8 @@ from quarry_mq.store.index.keys import KEY_END
 from quarry_mq.store.message import PhysicalOffset, host_text
 from quarry_mq.store.record import StoredMessage, client_message_id, decode_record, offset_message_id
 
+log = structlog.get_logger(__name__)
+
 BODY_IN_LIST_MAX: Final = 64 * 1024
 BODY_MAX: Final = 4 * 1024 * 1024
 """Bytes of a body that are shown, uncompressed: of one among many, and of one that was asked for alone."""
@@ -429,8 +431,6 @@ SOCKET: Final = "admin"
 
 SOCKET_PATH_MAX: Final = 107
 """Bytes of a socket's path on Linux."""
-
-log = structlog.get_logger(__name__)
 
 
 class ConsoleBeside:

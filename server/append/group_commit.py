@@ -47,6 +47,8 @@ from quarry_mq.store.metadata import Topic
 from quarry_mq.store.native import SyncThread
 from quarry_mq.store.settings import Durability
 
+log = structlog.get_logger(__name__)
+
 
 class FlushedStore(Protocol):
     """A store that can be flushed: `store.message_store.MessageStore`."""
@@ -149,9 +151,6 @@ class LogFlushes:
             settle(running.future, None, failure)
         else:
             settle(running.future, None, None)
-
-
-log = structlog.get_logger(__name__)
 
 
 class Refusals:

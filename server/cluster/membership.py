@@ -36,6 +36,8 @@ from quarry_mq.store.errors import Forbidden, Invalid, StoreDamaged
 from quarry_mq.store.metadata.rows import Document, encode_document
 from quarry_mq.store.replication import ReplicatedRows, SharedKind, SharedRow
 
+log = structlog.get_logger(__name__)
+
 _KEY: Final = (0x0706050403020100, 0x0F0E0D0C0B0A0908)
 _BEGIN: Final = (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573)
 _MASK: Final = 0xFFFF_FFFF_FFFF_FFFF
@@ -215,8 +217,6 @@ class Member:
             version=texts["version"],
         )
 
-
-log = structlog.get_logger(__name__)
 
 KIND: Final = SharedKind.MEMBER
 

@@ -25,6 +25,8 @@ from quarry_mq.server.console.connections import Connections
 from quarry_mq.server.console.sessions import FETCH_SITES, Session, Sessions, is_own_host, is_own_origin, port_of
 from quarry_mq.store.security.model import SECRET_TEXT, USER_NAME
 
+log = structlog.get_logger(__name__)
+
 FOLDER: Final = Path(__file__).with_name("static")
 INDEX: Final = "index.html"
 TYPES: Final = {
@@ -146,8 +148,6 @@ CODES: Final = {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "OUT_OF_RANGE",
 }
 """Codes of requests that aiohttp refuses by itself; for all other statuses it is INVALID_ARGUMENT."""
-
-log = structlog.get_logger(__name__)
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -20,6 +20,8 @@ from quarry_mq.protocol.codes import GrpcStatus
 from quarry_mq.server.counters import BucketHistogram
 from quarry_mq.server.front.tls import LiveTls
 
+log = structlog.get_logger(__name__)
+
 PASS_BUCKETS_S: Final = tuple(0.000_025 * 2**step for step in range(15))
 """25 µs … 0.4 s: from one small call to a loop that was blocked for all clients."""
 
@@ -240,9 +242,6 @@ def told_of(call: Call) -> dict[str, str]:
         if value:
             told[key] = value[:VALUE_LENGTH_MAX]
     return told
-
-
-log = structlog.get_logger(__name__)
 
 
 def log_call(call: Call, status: GrpcStatus, seconds: float) -> None:

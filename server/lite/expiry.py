@@ -45,6 +45,8 @@ from quarry_mq.store.metadata import Topic
 from quarry_mq.store.metadata.lite import light_queue_prefix, lite_topic_ttl_ms
 from quarry_mq.store.rocketmq import read_metadata
 
+log = structlog.get_logger(__name__)
+
 NAMES_LOGGED_MAX: Final = 16
 
 
@@ -167,8 +169,6 @@ class LightQueueRemoval:
         self._progress.store_durably()
         await self._commit.make_queues_durable()
 
-
-log = structlog.get_logger(__name__)
 
 MISSING_PATIENCE_S: Final = 600.0
 """Seconds a topic must have been missing before its lite topics are removed.

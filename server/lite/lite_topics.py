@@ -44,6 +44,8 @@ from quarry_mq.store.metadata.lite import (
 from quarry_mq.store.metadata.topics import check_internal_topic_name
 from quarry_mq.store.opening.open_store import OpenStore
 
+log = structlog.get_logger(__name__)
+
 PAGE_MAX: Final = 1_000
 BOUNDS_PER_STEP: Final = 50
 """Number of lite topics whose bounds are read in one step on the event loop's thread; each takes some 20 µs."""
@@ -197,8 +199,6 @@ class LiteTopicListing:
 def _may_be_part_of_a_name(text: str) -> bool:
     return len(text) <= INTERNAL_TOPIC_NAME_MAX and is_lite_topic_name(text)
 
-
-log = structlog.get_logger(__name__)
 
 COUNT_RETRY_S: Final = 60.0
 

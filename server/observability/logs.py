@@ -29,6 +29,8 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from quarry_mq.protocol.clock import Clock, SystemClock
 
+log = structlog.get_logger(__name__)
+
 
 def number_of(level: str) -> int:
     """Return the number of a level by its name in lower case."""
@@ -128,9 +130,6 @@ class Repeats:
             minute.suppressed += 1
             minute.last = {key: value for key, value in event.items() if key not in {"exc_info", "stack_info"}}
             return True
-
-
-log = structlog.get_logger(__name__)
 
 
 def take_over_standard_logging() -> None:

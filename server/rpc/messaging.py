@@ -51,6 +51,8 @@ from quarry_mq.store.native import NATIVE, WHY_NOT, Native
 from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.pending import Resolution
 
+log = structlog.get_logger(__name__)
+
 SUCCESSES: Final = frozenset({definition.OK, definition.MESSAGE_NOT_FOUND})
 """Statuses that mean success."""
 
@@ -359,9 +361,6 @@ def messaging_methods(*parts: Mapping[str, Method]) -> Methods:
         f"/{_SERVICE.full_name}/{name}": replace(method, size_max=REQUEST_SIZES.get(name, SMALL_REQUEST_SIZE))
         for name, method in methods.items()
     }
-
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,6 +32,8 @@ from quarry_mq.server.shards.ports import Ports
 from quarry_mq.server.shards.process import Child, Launch, ShardProcess
 from quarry_mq.server.tasks import until_set
 
+log = structlog.get_logger(__name__)
+
 COLUMNS: Final = {
     "messaging": "QUARRY_NETWORK_LISTEN",
     "admin": "QUARRY_NETWORK_ADMIN",
@@ -84,8 +86,6 @@ class Backoff:
         pause_s, self._next_s = self._next_s, min(LONGEST_PAUSE_S, self._next_s * 2)
         return pause_s
 
-
-log = structlog.get_logger(__name__)
 
 STATUS_COULD_NOT_RUN: Final = 2
 """Exit status of `quarry serve` for bad settings, a store that needs an operator, or a port that is taken."""

@@ -42,6 +42,8 @@ from quarry_mq.store.message import ConsumeQueueEntry, PhysicalOffset, QueueId, 
 from quarry_mq.store.migration.comparison import AgreementReport
 from quarry_mq.store.state.identity import META
 
+log = structlog.get_logger(__name__)
+
 _OFFSET: Final = Struct(">q")
 _STEP: Final = b"migration/step/"
 _REPORT: Final = b"migration/report"
@@ -184,9 +186,6 @@ class MigrationRows:
         batch = self._engine.batch()
         batch.put(self._family, key, value)
         self._engine.write(batch, sync=True)
-
-
-log = structlog.get_logger(__name__)
 
 
 def delete_gone_queues(files: FileConsumeQueues, rocks: RocksConsumeQueues, complete_up_to: PhysicalOffset) -> None:

@@ -29,6 +29,8 @@ from quarry_mq.server.front.h2.timeouts import GREETING_S
 from quarry_mq.server.front.inherited import inherited_sockets
 from quarry_mq.server.front.tls import LiveTls
 
+log = structlog.get_logger(__name__)
+
 HANDSHAKES_MAX: Final = 64
 HANDSHAKE_YIELDS_S: Final = 1.0
 
@@ -127,8 +129,6 @@ class Callers:
                 self._send_away(connection)
         self._go_on()
 
-
-log = structlog.get_logger(__name__)
 
 WAITING_MAX: Final = 1024
 ACCEPTED_AT_ONCE_MAX: Final = 4

@@ -108,9 +108,6 @@ def heading(title: str, remark: str, width: int, *, plain: bool = False) -> Text
     return styled((title, TITLE), ("  " + rest if rest else "", QUIET))
 
 
-# -- tables
-
-
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column.
