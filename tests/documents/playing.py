@@ -44,21 +44,17 @@ def play(
     session: Session,
     *,
     yours: Mapping[str, str] = MappingProxyType({}),
-    until: str | None = None,
     record: Record | None = None,
 ) -> int:
     """Plays all blocks of a page that are run, and returns how many commands that were.
 
-    `yours` has what the page asks its reader to put in; `until` is a line of the page, before which it ends. `record`
-    is given each command with its output, and then nothing is compared.
+    `yours` has what the page asks its reader to put in. `record` is given each command with its output, and then
+    nothing is compared.
 
     Raises PageWrong for the first command that does not do what the page says.
     """
     player = _Player(session, yours, record)
-    end = None if until is None else page.read_text(encoding="utf-8").splitlines().index(until)
     for block in blocks(page):
-        if end is not None and block.line > end:
-            break
         player.block(block)
     return player.played
 

@@ -15,7 +15,6 @@ FREE_LANGUAGES: Final = frozenset({"text"})
 
 NOT_RUN: Final = (
     # page, the reason that the page gives, how many blocks
-    ("README.md", "it is these tests themselves", 1),
     ("README.md", "it is these tests themselves, or takes hours", 1),
     ("docs/benchmarks.md", "measures the machine for forty minutes", 1),
     ("docs/capacity.md", "measures the machine for minutes", 1),
@@ -38,7 +37,6 @@ NOT_RUN: Final = (
 
 SLOW: Final = frozenset(
     {
-        "README.md",
         "docs/backup.md",
         "docs/commands.md",
         "docs/configure.md",
@@ -48,6 +46,7 @@ SLOW: Final = frozenset(
         "docs/migration.md",
         "docs/ping-and-bench.md",
         "docs/pipeline.md",
+        "docs/quick-reference.md",
         "docs/runbook.md",
         "docs/scaling.md",
         "docs/security.md",
@@ -58,9 +57,6 @@ SLOW: Final = frozenset(
     }
 )
 """Pages that take more than some seconds."""
-
-BEGINNINGS: Final = {"README.md": "## Use it"}
-"""Slow pages whose beginning is played with the fast tests, as far as this line."""
 
 PLAYED: Final = tuple(
     page for page in PAGES if any(each.language == "console" and each.is_run for each in blocks(page))

@@ -9,19 +9,12 @@ import pytest
 from tests.documents.pages import ROOT
 from tests.documents.playing import play
 from tests.documents.session import Session
-from tests.documents.table import BEGINNINGS, PLAYED, SLOW, prepared, yours
+from tests.documents.table import PLAYED, SLOW, prepared, yours
 
 
 def marked(page: Path) -> object:
     name = str(page.relative_to(ROOT))
     return pytest.param(page, id=name, marks=[pytest.mark.slow, pytest.mark.timeout(1800)] if name in SLOW else [])
-
-
-@pytest.mark.parametrize("name", BEGINNINGS)
-def test_a_page_does_what_it_says_at_its_beginning(name: str, tmp_path: Path) -> None:
-    with Session(tmp_path / "page") as session:
-        prepared(ROOT / name, session.folder)
-        assert play(ROOT / name, session, until=BEGINNINGS[name]) > 0
 
 
 @pytest.mark.parametrize("page", [marked(page) for page in PLAYED if page.name != "migrate-from-rocketmq.md"])

@@ -1,4 +1,4 @@
-"""Every call of the admin port has its contract, a line in docs/admin-calls.md, and a command that the README shows."""
+"""Every call of the admin port has its contract, a line in docs/admin-calls.md, and a command in quick-reference.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.house.source import PACKAGE, ROOT, imports, tree
 
 DOCS: Final = ROOT / "docs" / "admin-calls.md"
 GRPCURL: Final = ROOT / "docs" / "grpcurl.md"
-README: Final = ROOT / "README.md"
+QUICK_REFERENCE: Final = ROOT / "docs" / "quick-reference.md"
 ANY_CALL: Final = "quarry call"
 """The command `call` makes every call; ours have commands of their own."""
 
@@ -134,11 +134,10 @@ def test_the_session_with_grpcurl_lists_the_services_that_there_are() -> None:
     assert listed[1].split() == sorted({*operators, *NOT_FOR_OPERATORS} - {"quarry.cluster.v1.ClusterService"})
 
 
-def test_the_readme_shows_each_command_that_makes_a_call() -> None:
+def test_the_quick_reference_shows_each_command_that_makes_a_call() -> None:
     """On a line of its family, `quarry topic …`: as it is typed, or by its last word."""
-    part = re.search(r"^## Use it\n(.*?)^All commands", README.read_text(), flags=re.MULTILINE | re.DOTALL)
-    assert part is not None
-    shown = [line.removeprefix("$ ") for line in part[1].splitlines() if line.startswith("$ ")]
+    page = QUICK_REFERENCE.read_text()
+    shown = [line.removeprefix("$ ") for line in page.splitlines() if line.startswith("$ ")]
     for command in {each for _, _, made_by in documented() for each in made_by}:
         _, family, *rest = command.split()
         lines = [line for line in shown if re.match(rf"quarry {family}\b", line)]

@@ -34,10 +34,6 @@ def rows() -> list[list[str]]:
     return [row for table in tables(PAGE) for row in table[1:]]
 
 
-def rows_of_the_readme() -> list[list[str]]:
-    return [row for table in tables(ROOT / "README.md") if table[0] == COLUMNS for row in table[1:]]
-
-
 def functions(path: str) -> set[str]:
     file = ROOT / path
     return {node.name for node in ast.walk(tree(file)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
@@ -51,7 +47,7 @@ def test_every_table_has_the_same_three_columns() -> None:
         assert all(len(row) == len(COLUMNS) and all(row) for row in table), table
 
 
-@pytest.mark.parametrize("row", [*rows(), *rows_of_the_readme()], ids=lambda row: row[0][:60])
+@pytest.mark.parametrize("row", rows(), ids=lambda row: row[0][:60])
 def test_every_fault_names_tests_that_exist(row: list[str]) -> None:
     named = TEST.findall(row[2])
     assert named, f"no `file::function` in {row[2]!r}"
@@ -68,6 +64,5 @@ def test_answers_to_questions_name_tests_that_exist() -> None:
 
 
 def test_no_fault_stands_twice() -> None:
-    assert rows_of_the_readme()
     faults = [row[0] for row in rows()]
     assert sorted(faults) == sorted(set(faults))
