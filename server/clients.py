@@ -173,6 +173,10 @@ class ClientRegistry:
         """Return the consumers of the group, longest known first."""
         return tuple(self._clients[client_id] for client_id in self._consumers.get(group, ()))
 
+    def consumers_in(self, group: str, topic: str) -> int:
+        """Count the connected consumers of the group that subscribe to the topic."""
+        return sum(topic in each.settings.topics and not each.is_lost for each in self.consumers_of(group))
+
     @property
     def kinds(self) -> Mapping[ClientKind, int]:
         """Return the number of clients of each kind."""

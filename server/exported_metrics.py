@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quarry_mq.server.admin.stats import Sources
+from quarry_mq.server.admin.sources import Sources
 from quarry_mq.server.cluster.metrics import cluster_metrics
 from quarry_mq.server.observability.metrics.instruments import ServerMetrics, stage_metrics, waiting_metrics
 from quarry_mq.server.observability.metrics.rocketmq import (

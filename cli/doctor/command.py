@@ -88,6 +88,7 @@ def _findings(config: Path | None, store: Path | None, context: Context | None) 
     yield from places.store_times(settings, clock)
     yield from certificate.certificate(settings, clock)
     yield from live.broker(answer, settings)
+    yield from live.concerns(answer, settings, context)
     if answer is None:
         yield from network.ports(settings)
     else:

@@ -15,6 +15,7 @@ from typing import Final
 from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.doctor.findings import Finding, fault, fine, unknown, warning
 from quarry_mq.cli.doctor.machine import DISTRIBUTION
+from quarry_mq.cli.online.connection.concerns import ask_concerns
 from quarry_mq.cli.online.connection.messaging import TIMEOUT_S, Answer, Told, who_is
 from quarry_mq.cli.terminal.text import time_text
 from quarry_mq.protocol.clock import Clock
@@ -31,9 +32,14 @@ LAG_BYTES_MAX: Final = 64 << 20
 def ask(settings: BrokerSettings, context: Context | None) -> Answer | None:
     """Ask the admin port of the context, or else `network.admin`, which broker it is; None: no answer."""
     address = context.admin if context is not None and context.admin else _reachable(settings.network.admin)
+    return who_is(address, _context(settings, context))
+
+
+def _context(settings: BrokerSettings, context: Context | None) -> Context | None:
+    """Return how the admin port is called: as the context says, or else as the broker's own settings do."""
     if context is None and settings.network.admin_tls:
-        context = Context(tls=True, tls_ca=settings.network.tls_certificate)
-    return who_is(address, context)
+        return Context(tls=True, tls_ca=settings.network.tls_certificate)
+    return context
 
 
 def serves(answer: Answer | None, settings: BrokerSettings) -> bool:
@@ -67,6 +73,23 @@ def _told(told: Told, address: str, settings: BrokerSettings) -> Iterator[Findin
     if told.invisible_bytes > LAG_BYTES_MAX:
         lag = f"{told.invisible_bytes >> 20} MiB of the log are not visible to consumers yet"
         yield warning("broker", lag, "`quarry stats` and the stage metrics of /metrics show the cause")
+
+
+def concerns(answer: Answer | None, settings: BrokerSettings, context: Context | None) -> Iterator[Finding]:
+    """Report the broker's own list of concerns, which console and `quarry top` show, too."""
+    if answer is None or answer.broker is None:
+        return
+    found = ask_concerns(answer.address, _context(settings, context))
+    if isinstance(found, str):
+        yield unknown("concerns", f"{answer.address}: {found}; `quarry --context NAME doctor` asks as a user")
+        return
+    for each in found:
+        make = fault if each.is_fault else warning
+        seen = each.text if each.since is None else f"{each.text} (since {each.since})"
+        advice = "docs/concerns.md explains it"
+        yield make("concerns", seen, f"{each.command} ({advice}, {each.kind})" if each.command else advice)
+    if not found:
+        yield fine("concerns", "the broker has none")
 
 
 def health(settings: BrokerSettings, clock: Clock, authority: Path | None) -> Iterator[Finding]:

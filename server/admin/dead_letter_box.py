@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import islice
@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from quarry_mq.kv import KvError
 from quarry_mq.protocol.messages.property_names import (
     DEAD_LETTER_MESSAGE_ID,
     DEAD_LETTER_TOPIC,
@@ -28,7 +29,7 @@ from quarry_mq.protocol.messages.property_names import (
     UNIQUE_KEY,
 )
 from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK
-from quarry_mq.protocol.names import SYSTEM_GROUP_PREFIX, dead_letter_topic_name
+from quarry_mq.protocol.names import DEAD_LETTER_PREFIX, SYSTEM_GROUP_PREFIX, dead_letter_topic_name
 from quarry_mq.server.append.copies import copy_of
 from quarry_mq.server.append.group_commit import Stored
 from quarry_mq.server.delivery import InFlightTable, MessageSource, StateWriter, retry_topic_name
@@ -36,7 +37,7 @@ from quarry_mq.server.delivery.dead_letters import copied_properties, make_inter
 from quarry_mq.server.delivery.state.inflight import InFlight
 from quarry_mq.server.errors import TooMuchForOneCall
 from quarry_mq.server.tasks import settle
-from quarry_mq.store.errors import Invalid, TopicNotFound
+from quarry_mq.store.errors import BrokerError, Invalid, TopicNotFound
 from quarry_mq.store.message import Host, Message, QueueId, QueueOffset
 from quarry_mq.store.metadata import ConsumerOffsetTable, TopicTable
 from quarry_mq.store.record import StoredMessage, offset_message_id
@@ -53,6 +54,10 @@ ENTRIES_AT_ONCE: Final = 256
 FIRST: Final = QueueOffset(0)
 REFUSED_COUNTED_MAX: Final = 10_000
 """Refused dead letters that are counted for one group."""
+
+REFUSED_SWEPT_MAX: Final = 1_000
+GROUPS_MAX: Final = 65_536
+"""Groups whose dead letters one sweep looks at."""
 
 _REFUSED: Final = InFlight(visible_at_ms=0, delivery_id=0, lease_until_ms=0, attempt=1, client_id="")
 
@@ -96,6 +101,16 @@ class Resent:
     def add(self, portion: Portion) -> None:
         self.count += portion.sent
         self.refused += portion.refused
+
+
+class Unsent(NamedTuple):
+    """The dead letters of a group that were never sent again. `first_stored_ms` is when the first of them was stored;
+    None if its record cannot be read. The number is a lower bound if very many of them were refused.
+    """
+
+    group: str
+    letters: int
+    first_stored_ms: int | None
 
 
 class Portion(NamedTuple):
@@ -170,6 +185,27 @@ class DeadLetterBox:
         bounds = self._source.bounds(queue)
         new = bounds.maximum - min(max(bounds.minimum, self._next_offset(queue)), bounds.maximum)
         return None if refused > REFUSED_COUNTED_MAX else refused + new
+
+    def unsent(self) -> Iterator[Unsent | None]:
+        """Look at the dead letters of one group after another; None stands for a group that has none to be sent.
+
+        At most `GROUPS_MAX` groups are looked at. Raises kv.KvError, OSError.
+        """
+        for topic in islice(self._topics.list(DEAD_LETTER_PREFIX), GROUPS_MAX):
+            yield self._unsent_of(QueueId(topic.name, 0))
+
+    def _unsent_of(self, queue: QueueId) -> Unsent | None:
+        bounds = self._source.bounds(queue)
+        new_from = QueueOffset(min(max(bounds.minimum, self._next_offset(queue)), bounds.maximum))
+        refused = list(islice(self._refused(queue), REFUSED_SWEPT_MAX))
+        count = len(refused) + bounds.maximum - new_from
+        if not count:
+            return None
+        stored_ms = None
+        with suppress(OSError, KvError, BrokerError):  # who lists or sends the dead letters gets the error
+            for entry in self._source.entries(queue, refused[0] if refused else new_from, 1):
+                stored_ms = self._source.read(entry).store_timestamp_ms
+        return Unsent(queue.topic.removeprefix(DEAD_LETTER_PREFIX), count, stored_ms)
 
     async def resend(self, group: str, offsets: Sequence[QueueOffset] = (), *, dry_run: bool = False) -> Resent:
         """Send these dead letters to the group, or without `offsets` all that were never sent again.

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from quarry_mq.kv import KvError
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.server.admin.stats import Sources
+from quarry_mq.server.admin.sources import Sources
 from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.counters import RatesNow
 from quarry_mq.server.delivery.retry_topics import topic_beside

@@ -1,4 +1,4 @@
-"""The overview of a broker: its statistics now, the last hour, and what needs an operator's attention.
+"""The overview of a broker: its statistics now, and the last hour.
 
 The cost of the overview does not depend on the number of queues.
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from math import isnan, nan
@@ -19,82 +19,17 @@ from typing import Final, NamedTuple, Protocol
 import structlog
 
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.server.cluster.cluster import Cluster
+from quarry_mq.server.admin.concerns import Concern, Concerns
+from quarry_mq.server.admin.sources import Sources
 from quarry_mq.server.cluster.membership import Members, SeenMember
-from quarry_mq.server.counters import BucketHistogram, Rates, RecentRates
+from quarry_mq.server.counters import BucketHistogram, Rates
 from quarry_mq.server.errors import MemberUnreachable, NotAMember
-from quarry_mq.server.front import Front
 from quarry_mq.server.lag.consumer_lag import LagTotals
-from quarry_mq.server.maintenance.maintenance import Maintenance
-from quarry_mq.server.observability.instrumentation import Background
-from quarry_mq.server.process.certificates import WARN_BEFORE_S, Certificates
-from quarry_mq.server.process.health import HealthState
-from quarry_mq.server.process.process_metrics import ProcessStats, cpu_seconds, open_files, resident_bytes
-from quarry_mq.server.rpc.messaging import Components, Messaging
-from quarry_mq.server.wire.settings import ClientKind
-from quarry_mq.server.wire.status import without_places
+from quarry_mq.server.process.process_metrics import cpu_seconds, open_files, resident_bytes
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.fs import DiskSpace
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sources:
-    """Hold all these parts. `process` is None if it is not measured."""
-
-    messaging: Messaging
-    background: Background
-    maintenance: Maintenance
-    front: Front
-    health: HealthState
-    certificates: Certificates
-    process: ProcessStats | None
-    open_to_everybody: Mapping[str, str]
-    """The ports at which any client may administer the broker: their names, with their addresses."""
-
-    @property
-    def cluster(self) -> Cluster | None:
-        return self.components.cluster
-
-    @property
-    def components(self) -> Components:
-        return self.messaging.components
-
-    @property
-    def rates(self) -> RecentRates:
-        return self.messaging.rates
-
-    @property
-    def connections(self) -> int | None:
-        stats = self.front.stats
-        return None if stats is None else stats.connections_open
-
-    @property
-    def producers(self) -> int:
-        return self.components.edge.clients.kinds.get(ClientKind.PRODUCER, 0)
-
-    @property
-    def consumers(self) -> int:
-        return sum(self.components.edge.clients.kinds.values()) - self.producers
-
-    @property
-    def dispatch_lag_bytes(self) -> int:
-        """The bytes of the log that are not dispatched yet, so that no consumer can see them."""
-        messages = self.components.store.messages
-        return messages.appended_up_to - messages.dispatched_up_to
-
-    @property
-    def migration_lag_bytes(self) -> int | None:
-        """The bytes of the log that only one of files and RocksDB has dispatched; None if one of both is unused."""
-        migration = self.components.store.migration
-        phase = migration.phase
-        return migration.stats().lag_bytes if phase.writes_files and phase.writes_rocksdb else None
-
-    @property
-    def lite_topics(self) -> int | None:
-        counts = self.maintenance.lite_topics.counts
-        return counts.total if counts.is_complete else None
 
 
 RATE_SECONDS_MIN: Final = 1.0
@@ -407,81 +342,6 @@ def _percent(ratio: float | None) -> float | None:
     return None if ratio is None else 100 * ratio
 
 
-DISPATCH_LAG_BYTES: Final = 64 << 20
-"""Bytes of dispatch lag that flushes and batches do not cause on a disk that keeps up."""
-LOOP_LATE_S: Final = 1.0
-"""A third of the time that clients wait for a send."""
-FAULTS_SHOWN: Final = 3
-DAY_S: Final = 86_400
-
-
-def concerns(sources: Sources, history: History) -> Iterator[str]:
-    """Return what needs attention, the worst first; nothing if all is well."""
-    yield from _health(sources)
-    yield from _error_reporter(sources)
-    yield from _maintenance(sources)
-    yield from _certificate(sources)
-    yield from _members(sources)
-    late_s = history.latest(LOOP_LATE)
-    if late_s is not None and late_s >= LOOP_LATE_S:
-        yield f"the event loop was {late_s:.1f} s late in the last ten seconds"
-
-
-def _health(sources: Sources) -> Iterator[str]:
-    health = sources.health.look()
-    if health.reason:
-        yield f"poisoned: {health.reason}; only a restart helps"
-    if health.sends_refused:
-        yield f"sends are refused: {health.sends_refused}"
-    lag_bytes = sources.dispatch_lag_bytes
-    if lag_bytes > DISPATCH_LAG_BYTES:
-        yield f"dispatch is {lag_bytes} bytes behind: consumers cannot see these messages yet"
-
-
-def _error_reporter(sources: Sources) -> Iterator[str]:
-    found = sources.components.edge.error_reporter.recent()
-    yield from found[:FAULTS_SHOWN]
-    if len(found) > FAULTS_SHOWN:
-        yield f"{len(found) - FAULTS_SHOWN} more errors within five minutes: see the broker's log"
-
-
-def _maintenance(sources: Sources) -> Iterator[str]:
-    space, force_percent = sources.maintenance.retention.log_space, sources.maintenance.retention.force_percent
-    if space is not None and space.used_percent >= force_percent:
-        yield (
-            f"the disk is {space.used_percent} % full: from {force_percent} % on, segments are deleted before their "
-            "retention time"
-        )
-    for step, reason in sources.maintenance.retention.complaints.items():
-        yield f"{step} of segments is held up: {reason}"
-    for name, address in sources.open_to_everybody.items():
-        yield f"network.{name} = {address} needs no authentication: anybody who can reach it can administer the broker"
-    if sources.maintenance.descriptors.concern:
-        yield sources.maintenance.descriptors.concern
-    problem = sources.maintenance.migration.problem
-    if problem is not None:
-        yield f"migration is held up: {problem}"
-
-
-def _certificate(sources: Sources) -> Iterator[str]:
-    expires_s = sources.certificates.expires_s
-    if expires_s is None:
-        return
-    left_s = expires_s - sources.components.clock.wall_ms() / 1000
-    if left_s <= 0:
-        yield "the TLS certificate has expired"
-    elif left_s < WARN_BEFORE_S:
-        yield f"the TLS certificate expires in {left_s / DAY_S:.0f} days"
-
-
-def _members(sources: Sources) -> Iterator[str]:
-    if sources.cluster is None:
-        return
-    for each in sources.cluster.members.all():
-        if not each.is_reachable:
-            yield f"member {each.member.name} is not reachable"
-
-
 class StageTimes(NamedTuple):
     """The durations of one stage of `call`, which is `send` or `receive`, since the start."""
 
@@ -503,7 +363,7 @@ class Overview:
 
     at_ms: int
     readiness: str
-    concerns: Sequence[str]
+    concerns: Sequence[Concern]
     rates: Rates
     moved: Moved
     today: Moved | None
@@ -531,9 +391,12 @@ class Overview:
 class Overviews:
     """Makes overviews. Lives on the event loop's thread."""
 
-    def __init__(self, sources: Sources, recording: Recording, open_jobs: Callable[[], int]) -> None:
+    def __init__(
+        self, sources: Sources, recording: Recording, concerns: Concerns, open_jobs: Callable[[], int]
+    ) -> None:
         self._sources = sources
         self._recording = recording
+        self._concerns = concerns
         self._open_jobs = open_jobs
 
     def now(self) -> Overview:
@@ -543,7 +406,7 @@ class Overviews:
         return Overview(
             at_ms=its.clock.wall_ms(),
             readiness=sources.health.look().readiness,
-            concerns=list(map(without_places, concerns(sources, self._recording.history))),
+            concerns=self._concerns.now(),
             rates=sources.rates.totals(),
             moved=moved,
             today=days.today(moved),

@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 from quarry_mq.server.admin.administration import Administration
 from quarry_mq.server.admin.browsing import MessageBrowser, Tails
+from quarry_mq.server.admin.concerns import Concerns, UnsentDeadLetters
 from quarry_mq.server.admin.dead_letter_box import DeadLetterBox
 from quarry_mq.server.admin.jobs import DeadLetterWork, MessageResendWork, ResetWork
 from quarry_mq.server.admin.pending import PendingLook
-from quarry_mq.server.admin.stats import Recording, Sources, make_recording
+from quarry_mq.server.admin.sources import Sources
+from quarry_mq.server.admin.stats import LOOP_LATE, Recording, make_recording
 from quarry_mq.server.admin.storage import StorageLook
 from quarry_mq.server.admin_port.messages.browsing import BrowsingService
 from quarry_mq.server.admin_port.messages.dead_letters import DeadLetterService, MessageResender
@@ -26,7 +28,8 @@ from quarry_mq.server.lag.consumer_lag import LiteBacklog
 from quarry_mq.server.lag.group_progress import GroupProgress
 from quarry_mq.server.lite.subscriptions import WantedLiteTopics
 from quarry_mq.server.maintenance.maintenance import Maintenance
-from quarry_mq.server.observability.samples import WaitingStats
+from quarry_mq.server.observability.metrics.instruments import concern_metrics
+from quarry_mq.server.observability.samples import Sampling, WaitingStats
 from quarry_mq.server.pending import TransactionChecks
 from quarry_mq.server.rpc.messaging import Messaging
 from quarry_mq.server.tasks import Pacing, Supervisor
@@ -86,19 +89,24 @@ def make_operators_look(
 
 
 class OperatorsWork(NamedTuple):
-    """The jobs and statistics, to be run while the services are served.
+    """The jobs, the statistics and the sweeps for concerns, to be run while the services are served.
 
     `own_overview` is for the other members of a cluster.
     """
 
     jobs: Jobs
     recording: Recording
+    looking: Sampling
     services: list[MoreService]
     own_overview: Callable[[], bytes]
 
     @asynccontextmanager
     async def running(self, supervisor: Supervisor) -> AsyncIterator[None]:
-        async with supervisor.running("jobs", self.jobs.run()), supervisor.running("history", self.recording.run()):
+        async with (
+            supervisor.running("jobs", self.jobs.run()),
+            supervisor.running("history", self.recording.run()),
+            supervisor.running("concerns", self.looking.run()),
+        ):
             yield
 
 
@@ -136,6 +144,10 @@ def make_operators_work(sources: Sources, administration: Administration) -> Ope
         error_reporter=its.edge.error_reporter,
     )
     recording = make_recording(sources)
-    overviews = make_overview_service(sources, administration, recording, jobs, box)
+    unsent = UnsentDeadLetters(box, sources.background.groups_max)
+    concerns = Concerns(sources, unsent, lambda: recording.history.latest(LOOP_LATE))
+    its.sends.metrics.watch(lambda: concern_metrics(concerns.counts, unsent.groups))
+    looking = Sampling((unsent.steps, concerns.steps), interval_s=sources.background.sampling.interval_s, clock=clock)
+    overviews = make_overview_service(sources, administration, recording, concerns, jobs=jobs, box=box)
     services: list[MoreService] = [DeadLetterService(box, its.edge.error_reporter), service, overviews]
-    return OperatorsWork(jobs, recording, services, overviews.own_overview)
+    return OperatorsWork(jobs, recording, looking, services, overviews.own_overview)

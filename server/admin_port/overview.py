@@ -17,6 +17,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import (
     add_OverviewServiceServicer_to_server,
 )
 from quarry_mq.server.admin.administration import Administration
+from quarry_mq.server.admin.concerns import Concern, Concerns, Severity
 from quarry_mq.server.admin.dead_letter_box import DeadLetterBox
 from quarry_mq.server.admin.pages import (
     LIMIT_DEFAULT,
@@ -31,6 +32,7 @@ from quarry_mq.server.admin.pages import (
     TopicStats,
     Wanted,
 )
+from quarry_mq.server.admin.sources import Sources
 from quarry_mq.server.admin.stats import (
     INTERVAL_MS,
     Answered,
@@ -41,7 +43,6 @@ from quarry_mq.server.admin.stats import (
     OverviewsOfMembers,
     ProcessNow,
     Recording,
-    Sources,
     StageTimes,
 )
 from quarry_mq.server.admin_port.calls.edge import answered, answers, printable
@@ -59,7 +60,8 @@ def overview_message(broker: admin_pb2.Broker, now: Overview) -> pb.Overview:
         broker=broker,
         at_ms=now.at_ms,
         readiness=now.readiness,
-        concerns=now.concerns,
+        concerns=[each.text for each in now.concerns],
+        concern_details=map(_concern_message, now.concerns),
         sent_per_second=now.rates.sent,
         received_per_second=now.rates.received,
         sent=now.moved.sent,
@@ -89,6 +91,23 @@ def overview_message(broker: admin_pb2.Broker, now: Overview) -> pb.Overview:
         open_jobs=now.open_jobs,
         stages=map(_stage_message, now.stages),
         process=_process_message(now.process),
+    )
+
+
+SEVERITIES: Final = {
+    Severity.FAULT: pb.CONCERN_SEVERITY_FAULT,
+    Severity.WARNING: pb.CONCERN_SEVERITY_WARNING,
+}
+
+
+def _concern_message(concern: Concern) -> pb.Concern:
+    return pb.Concern(
+        kind=concern.kind,
+        severity=SEVERITIES[concern.severity],
+        text=concern.text,
+        since_ms=concern.since_ms,
+        page=concern.page,
+        command=concern.command,
     )
 
 
@@ -197,7 +216,13 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def make_overview_service(
-    sources: Sources, administration: Administration, recording: Recording, jobs: Jobs, box: DeadLetterBox
+    sources: Sources,
+    administration: Administration,
+    recording: Recording,
+    concerns: Concerns,
+    *,
+    jobs: Jobs,
+    box: DeadLetterBox,
 ) -> OverviewService:
     def open_jobs() -> int:
         return sum(not each.state.is_end for each in jobs.all()) + sources.maintenance.verification.is_running
@@ -205,7 +230,7 @@ def make_overview_service(
     cluster = sources.cluster
     return OverviewService(
         administration,
-        Overviews(sources, recording, open_jobs),
+        Overviews(sources, recording, concerns, open_jobs),
         recording.history,
         members=None if cluster is None else OverviewsOfMembers(cluster.members, cluster.peers.overview),
         topics=TopicPages(sources),

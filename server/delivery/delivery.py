@@ -22,7 +22,7 @@ from quarry_mq.protocol.clock import Clock, SteadyClock
 from quarry_mq.protocol.names import RETRY_PREFIX, is_light_queue
 from quarry_mq.server.counters import ReceiveStages
 from quarry_mq.server.delivery.deliveries import Deliveries, Event
-from quarry_mq.server.delivery.fetch import BarrierOf, DeadLetters, Fetch, Forwarded
+from quarry_mq.server.delivery.fetch import BarrierOf, DamagedQueue, DeadLetters, Fetch, Forwarded
 from quarry_mq.server.delivery.handles import ReceiptHandle, topic_of
 from quarry_mq.server.delivery.lite import LightQueues, LiteDelivery
 from quarry_mq.server.delivery.model import (
@@ -262,6 +262,17 @@ class Delivery:
     @property
     def subscription_count(self) -> int:
         return len(self._subscriptions)
+
+    def held_up_by_damage(self) -> list[DamagedQueue]:
+        """Return the queues in which a damaged record holds up a group: it has met the record and is not past it."""
+        return self._fetch.damaged_queues.held_up(self._is_past)
+
+    def _is_past(self, place: DamagedQueue) -> bool:
+        group, queue, offset, _ = place
+        next_offset = self.next_offset(group, queue)
+        if next_offset is None or offset < self._source.bounds(queue).minimum:
+            return True
+        return next_offset > offset and self.first_in_flight(group, queue, offset) != offset
 
     def subscriptions(self) -> tuple[Subscription, ...]:
         """Return the subscriptions in memory, including those of retry topics."""

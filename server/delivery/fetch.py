@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from quarry_mq.server.append.copies import is_final
 from quarry_mq.server.counters import ReceiveStages
@@ -22,8 +22,8 @@ from quarry_mq.server.delivery.state.subscription import GroupMessage, QueueProg
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.settings.sections import LimitsSection
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
-from quarry_mq.store.errors import MessageGivenUp
-from quarry_mq.store.message import QueueOffset
+from quarry_mq.store.errors import MessageGivenUp, StoreDamaged
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage
 
 ENTRIES_SCANNED_MAX: Final = 4_096
@@ -131,6 +131,37 @@ class _Outcome(Enum):
     FORWARDED = "the message is being moved to the dead letters"
 
 
+DAMAGED_QUEUES_MAX: Final = 256
+
+
+class DamagedQueue(NamedTuple):
+    """A queue in which a damaged record holds up a group. `at_s` is the monotonic time at which the group met it."""
+
+    group: str
+    queue: QueueId
+    offset: QueueOffset
+    at_s: float
+
+
+class DamagedQueues:
+    """The queues in which groups met damage. A place stays until `held_up` finds that the group is past it."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._places: dict[tuple[str, QueueId], DamagedQueue] = {}
+
+    def note(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
+        """Note where the group has met a damaged record."""
+        known = self._places.get((group, queue))
+        if len(self._places) < DAMAGED_QUEUES_MAX if known is None else known.offset != offset:
+            self._places[group, queue] = DamagedQueue(group, queue, offset, self._now_s())
+
+    def held_up(self, is_past: Callable[[DamagedQueue], bool]) -> list[DamagedQueue]:
+        """Return the places that hold up a group, and drop those that the group `is_past`."""
+        self._places = {key: place for key, place in self._places.items() if not is_past(place)}
+        return list(self._places.values())
+
+
 class DeadLetters(Protocol):
     """Stores messages that were delivered as often as the group allows."""
 
@@ -161,6 +192,7 @@ class Fetch:
         self._error_reporter = error_reporter
         self._ready = ready
         self._stages = stages
+        self.damaged_queues: Final = DamagedQueues(stages.now_s)
         self.redeliveries = 0
         self._forwarding: set[int] = set()
         """Ids of deliveries whose copies are being appended to the dead letters; their outcome is not known yet."""
@@ -321,7 +353,7 @@ class Fetch:
             return _Outcome.FORWARDED
         if not fetched.has_room_for(entries[0]):
             return _Outcome.NO_ROOM
-        record = self._read(entries[0], message.subscription)
+        record = self._read(entries[0], message.subscription, message.progress.queue)
         if record is None:
             self._deliveries.end(message, row, Event.GONE)
             return _Outcome.OVER
@@ -392,7 +424,7 @@ class Fetch:
                 continue
             if not fetched.has_room_for(entries[0]):
                 return
-            record = self._read(entries[0], subscription)
+            record = self._read(entries[0], subscription, progress.queue)
             if record is not None:
                 fetched.add(entries[0], self._deliveries.hand_out_again(message, record, row))
 
@@ -440,7 +472,7 @@ class Fetch:
                         drained = False
                         break
                     fetched.entries_left -= fetched.entry_cost
-                    record = self._read(entry, subscription) if may_match else None
+                    record = self._read(entry, subscription, progress.queue) if may_match else None
                     if record is not None and (wants_all or wanted.matches(record.properties)):
                         found.append((entry.queue_offset, record))
                         fetched.expect(entry)
@@ -459,9 +491,9 @@ class Fetch:
         entries = self._source.entries(message.progress.queue, message.offset, 1)
         if not entries or entries[0].queue_offset != message.offset:
             return None
-        return self._read(entries[0], message.subscription)
+        return self._read(entries[0], message.subscription, message.progress.queue)
 
-    def _read(self, entry: ConsumeQueueEntry, subscription: Subscription) -> StoredMessage | None:
+    def _read(self, entry: ConsumeQueueEntry, subscription: Subscription, queue: QueueId) -> StoredMessage | None:
         """Return the record, or None if the message was given up: then the operator has accepted its loss."""
         try:
             if not self._stages.is_timed:
@@ -473,6 +505,9 @@ class Fetch:
         except MessageGivenUp as gone:
             self._report(gone, subscription)
             return None
+        except StoreDamaged:
+            self.damaged_queues.note(subscription.group, queue, entry.queue_offset)
+            raise
 
     def _report(self, failure: Exception, subscription: Subscription) -> None:
         self._error_reporter.report(failure, group=subscription.group, topic=subscription.owner.topic)

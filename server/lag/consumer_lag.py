@@ -54,6 +54,8 @@ class PairLag(NamedTuple):
 
     None stands for what is not known: the number in flight while that state cannot be written, and the age of the
     oldest message (of all, and of those that are ready) if its record cannot be read. Without a message the age is 0.
+
+    `done` changes with each message that the group is done with: the sum of its next offsets, less what is in flight.
     """
 
     group: str
@@ -63,6 +65,7 @@ class PairLag(NamedTuple):
     in_flight: int | None
     lag_ms: int | None
     queueing_ms: int | None
+    done: int | None = None
 
     @property
     def lag(self) -> int:
@@ -229,7 +232,8 @@ class ConsumerLag(LagMeasurement):
             yield from self.add_topic(measured, GroupTopic(key.group, topic), queues)
         queueing_ms = self._age_ms(measured.oldest_ready)
         lag_ms = None if measured.in_flight is None else self._age_ms(measured.oldest)
-        return PairLag(*key, is_retry, measured.ready, measured.in_flight, lag_ms, queueing_ms)
+        done = None if measured.in_flight is None else measured.next_offsets - measured.in_flight
+        return PairLag(*key, is_retry, measured.ready, measured.in_flight, lag_ms, queueing_ms, done)
 
     def _rows_in_flight(self, key: GroupTopic) -> Generator[None, None, int | None]:
         """Count the rows in flight; None if they could not be written.
@@ -293,7 +297,10 @@ def _together(key: GroupTopic, pairs: Sequence[PairLag]) -> PairLag:
     """Add up some pairs. A value is None if one of its parts is unknown."""
     ready, in_flight, lag_ms = _totals(pairs)
     queueing_ms = _all_known(_longest, [each.queueing_ms for each in pairs])
-    return PairLag(*key, is_retry=False, ready=ready, in_flight=in_flight, lag_ms=lag_ms, queueing_ms=queueing_ms)
+    done = _all_known(sum, [each.done for each in pairs])
+    return PairLag(
+        *key, is_retry=False, ready=ready, in_flight=in_flight, lag_ms=lag_ms, queueing_ms=queueing_ms, done=done
+    )
 
 
 def _totals(pairs: Sequence[PairLag]) -> LagTotals:

@@ -88,6 +88,8 @@ class Measured:
     """The entry of the oldest message, ready or in flight."""
     passed: ConsumeQueueEntry | None = None
     """The entry of the newest message before the group's next offsets."""
+    next_offsets: int = 0
+    """The sum of the group's next offsets, as they are stored."""
 
 
 class LagMeasurement:
@@ -131,6 +133,7 @@ class LagMeasurement:
     def _add_ready(self, measured: Measured, group: str, queue: QueueId, *, with_passed: bool) -> None:
         if not with_passed:
             stored = self._progress.next_offset(group, queue)
+            measured.next_offsets += stored or 0
             if self._source.maximum(queue) <= (stored or 0):
                 return  # nothing is ready, and the bounds cost more
         position = self.position(group, queue)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -18,6 +18,16 @@ PLACES_MAX: Final = 256
 """Damaged places that are told apart: the log gets no more lines than this in `REPEATED_AFTER_S`."""
 
 log = structlog.get_logger(__name__)
+
+
+class Damage(NamedTuple):
+    """A damaged place. `is_database`: a table of a database, and not a record or another file. `first_s` is the
+    monotonic time at which it was first met.
+    """
+
+    text: str
+    is_database: bool
+    first_s: float
 
 
 class ErrorReporter:
@@ -37,11 +47,17 @@ class ErrorReporter:
         self._passed_over = passed_over
         self._logged_s: dict[str, float] = {}
         """Monotonic time at which each damaged place was last logged, oldest first."""
+        self._damage: dict[str, Damage] = {}
 
     def recent(self) -> list[str]:
-        """Return the damaged places and the like that were logged within `REPEATED_AFTER_S`, the last one first."""
+        """Return the faults but damage that were logged within `REPEATED_AFTER_S`, the last one first."""
         now_s = self._clock.monotonic_s()
-        return [text for text, at_s in reversed(self._logged_s.items()) if now_s - at_s < REPEATED_AFTER_S]
+        logged = reversed(self._logged_s.items())
+        return [text for text, at_s in logged if now_s - at_s < REPEATED_AFTER_S and text not in self._damage]
+
+    def damage(self) -> list[Damage]:
+        """Return the damaged places that were met since the start, the last one first: they stay until a repair."""
+        return list(reversed(self._damage.values()))
 
     def report(self, error: Exception, **where: object) -> None:
         """Log the error, unless it is expected or was logged recently; `where` is logged with it."""
@@ -54,6 +70,7 @@ class ErrorReporter:
             return
         if isinstance(error, StoreDamaged | EngineCorrupt):
             self._damage_met()
+            self._note_damage(error)
             if self._is_due(str(error)):
                 log.error("damaged data", error=str(error), **where)
             return
@@ -72,6 +89,11 @@ class ErrorReporter:
                 log.error("disk error", error=str(error), **where)
             return
         log.error("call failed", exc_info=error, **where)
+
+    def _note_damage(self, error: StoreDamaged | EngineCorrupt) -> None:
+        text = str(error)
+        if text not in self._damage and len(self._damage) < PLACES_MAX:
+            self._damage[text] = Damage(text, isinstance(error, EngineCorrupt), self._clock.monotonic_s())
 
     def _is_due(self, place: str) -> bool:
         logged_s, now_s = self._logged_s, self._clock.monotonic_s()

@@ -10,6 +10,7 @@ from quarry_mq.server.counters import Traffic
 from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.lag.consumer_lag import ConsumerLag
 from quarry_mq.server.lag.measurement import GroupTopic
+from quarry_mq.server.lag.stuck_groups import StuckGroups
 from quarry_mq.server.observability.samples import NameCounts, Sampling, Steps, WaitingStats
 from quarry_mq.server.pending import DelayedDelivery
 from quarry_mq.server.settings.sections import MetricsSection
@@ -24,16 +25,21 @@ class Background:
         review: Steps,
         *,
         lag: ConsumerLag,
+        stuck: StuckGroups,
         waiting: WaitingStats,
         names: NameCounts,
         settings: MetricsSection,
         clock: Clock,
     ) -> None:
         self.lag: Final = lag
+        self.stuck: Final = stuck
         self.waiting: Final = waiting
         self.names: Final = names
+        self.groups_max: Final = settings.top_groups
         self.sampling: Final = Sampling(
-            (review, waiting.steps, lag.steps, names.steps), interval_s=settings.lag_interval_ms / 1000, clock=clock
+            (review, waiting.steps, lag.steps, stuck.steps, names.steps),
+            interval_s=settings.lag_interval_ms / 1000,
+            clock=clock,
         )
 
     def stop(self) -> None:
@@ -53,7 +59,10 @@ def make_background(
     clock: Clock,
     topic_exists: Callable[[str], bool],
     group_exists: Callable[[str], bool],
+    consumers: Callable[[str, str], int],
 ) -> Background:
+    """`consumers` returns how many connected consumers of a group subscribe to a topic."""
+
     def queue_count(name: str) -> int | None:
         topic = store.topics.get(name)
         return None if topic is None else topic.queue_count
@@ -80,4 +89,5 @@ def make_background(
         yield
 
     names = NameCounts(store.topics, store.groups)
-    return Background(review, lag=lag, waiting=waiting, names=names, settings=settings, clock=clock)
+    stuck = StuckGroups(lambda: lag.found, consumers, limit_ms=settings.lag_limit_ms, clock=clock)
+    return Background(review, lag=lag, stuck=stuck, waiting=waiting, names=names, settings=settings, clock=clock)

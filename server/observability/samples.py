@@ -48,7 +48,7 @@ class Sampling:
         """`cpu_s` returns how much processor time the loop's thread has used."""
         self._cpu_s = cpu_s
         self._sources = sources
-        self._interval_s = interval_s
+        self.interval_s: Final = interval_s
         self._clock = clock
         self._completed_s: float | None = None
 
@@ -67,7 +67,7 @@ class Sampling:
                 except Exception as error:  # noqa: BLE001 - figures are no reason for a broker to stop
                     log.warning("figures could not be made", error=str(error) or type(error).__name__)
             self._completed_s = self._clock.monotonic_s()
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(self.interval_s)
 
     async def _go_through(self, steps: Iterator[None]) -> None:
         time_slice = TimeSlice(self._clock, pauses=PAUSES_PER_SLICE)

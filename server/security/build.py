@@ -77,7 +77,14 @@ class Security:
         has_admin = security.asks_operators
         if security.authentication or has_admin:
             users.require_readable()
-            _warn_without_super(users)
+        self._asks_users = security.authentication or has_admin
+        self._users = users
+        self._lacks_super: tuple[int, bool] | None = None
+        if self.lacks_super():
+            log.warning(
+                "users are asked for and there is no super user",
+                then="stop the broker; quarry user bootstrap STORE NAME",
+            )
         file = settings.log.audit_file
         self.audit = Audit(clock, None if file is None else AuditFile(file))
         self._disputes = CertificateDisputes(users)
@@ -103,14 +110,17 @@ class Security:
             administers = self.authorizer.administers if security.authorization else lambda _user: True
             self.admin_authenticator = AdminAuthenticator(credentials, window_ms, clock, administers)
 
+    def lacks_super(self) -> bool:
+        """Return whether users are asked for and no super user is enabled. All users are read after a change alone."""
+        if not self._asks_users:
+            return False
+        generation = self._users.generation
+        if self._lacks_super is None or self._lacks_super[0] != generation:
+            lacks = not any(user.enabled and user.kind is UserKind.SUPER for user in self._users.list())
+            self._lacks_super = generation, lacks
+        return self._lacks_super[1]
+
     def sweep(self) -> None:
         """Write the audit's due lines, and report disputed certificates; to be called every few seconds."""
         self.audit.sweep()
         self._disputes.look()
-
-
-def _warn_without_super(users: UserTable) -> None:
-    if not any(user.enabled and user.kind is UserKind.SUPER for user in users.list()):
-        log.warning(
-            "users are asked for and there is no super user", then="stop the broker; quarry user bootstrap STORE NAME"
-        )

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import grpc.aio
 import pytest
@@ -24,7 +24,8 @@ from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import JobServiceStu
 from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 from quarry_mq.server.admin import pages as pages_module
 from quarry_mq.server.admin import stats as history_module
-from quarry_mq.server.admin.stats import concerns, make_recording
+from quarry_mq.server.admin.concerns import Concern, Concerns, UnsentDeadLetters
+from quarry_mq.server.admin.stats import make_recording
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import Topic, TopicType
@@ -142,7 +143,8 @@ async def traffic(broker: RunningBroker, client: Client) -> None:
 
 def test_a_broker_at_a_glance(bench: Bench) -> None:
     def is_counted(answer: Any) -> bool:
-        return bool(answer.HasField("topics") and answer.in_flight_messages == 3 and answer.HasField("disk_total"))
+        is_swept = answer.HasField("topics") and answer.in_flight_messages == 3 and answer.HasField("disk_total")
+        return bool(is_swept and answer.concerns)
 
     found = bench.until("GetOverview", pb.GetOverviewRequest(), is_counted)
     # the dead letters have made a topic
@@ -151,7 +153,13 @@ def test_a_broker_at_a_glance(bench: Bench) -> None:
     assert found.sent_per_second > 0
     assert (found.ready_messages, found.in_flight_messages, found.lag_is_whole) == (14, 3, True)
     assert 0 <= found.lag_ms < 60_000
-    assert (found.broker.name, found.readiness, list(found.concerns)) == ("quarry", "ready", [])
+    assert (found.broker.name, found.readiness) == ("quarry", "ready")
+    [concern] = found.concern_details
+    assert (concern.kind, concern.severity) == ("dead-letters", pb.CONCERN_SEVERITY_WARNING)
+    assert concern.text == "group billing has 1 dead letter that nobody sent again. Mend the consumer first"
+    assert list(found.concerns) == [concern.text]
+    assert (concern.page, concern.command) == ("dead-letters/billing", "quarry dead-letters resend billing")
+    assert abs(concern.since_ms - found.at_ms) < 60_000
     assert (found.connections, found.consumers) == (1, 1)
     assert not any(found.HasField(each) for each in ("sent_today", "sent_yesterday", "migration_lag_bytes"))
     assert (found.timers, found.transactions, found.lite_topics) == (0, 0, 0)
@@ -314,27 +322,55 @@ def test_commands(bench: Bench) -> None:
 
 
 def test_what_is_wrong_is_said(bench: Bench) -> None:
-    sources = bench.broker.broker._sources
-    history = make_recording(sources).history
-    late = [0.0] * len(history.excerpt().series)
-    late[[each.series.name for each in history.excerpt().series].index("loop_late_seconds")] = 2.5
+    sources = replace(
+        bench.broker.broker._sources, open_to_everybody={"admin": "0.0.0.0:8082"}, lacks_super=lambda: True
+    )
+    clock = sources.components.clock
 
-    async def told() -> list[str]:
-        history.add(1, late)
+    class NoLetters:
+        def concerns(self) -> Iterator[Concern]:
+            return iter(())
+
+    async def told() -> list[Concern]:
         sources.health.sends_refused("the disk is 91 % full")
         for number in range(5):
             with capture_logs():
                 sources.components.edge.error_reporter.report(StoreDamaged(Path(f"/store/{number}"), "a bad record"))
-        return list(concerns(replace(sources, open_to_everybody={"admin": "0.0.0.0:8082"}), history))
+        return Concerns(sources, cast(UnsentDeadLetters, NoLetters()), lambda: 2.5).now()
 
     try:
         found = bench.run(told())
     finally:
         sources.health.sends_refused("")
-    assert found[0] == "sends are refused: the disk is 91 % full"
-    assert [each.partition(":")[0] for each in found[1:4]] == ["/store/4", "/store/3", "/store/2"]
-    assert found[4:] == [
-        "2 more errors within five minutes: see the broker's log",
-        "network.admin = 0.0.0.0:8082 needs no authentication: anybody who can reach it can administer the broker",
-        "the event loop was 2.5 s late in the last ten seconds",
+        sources.components.edge.error_reporter._damage.clear()
+    assert [(each.kind, each.severity.value) for each in found] == [
+        ("sends-refused", "fault"),
+        *[("damage-met", "fault")] * 4,
+        ("admin-open", "warning"),
+        ("no-super-user", "warning"),
+        ("loop-late", "warning"),
+    ]
+    assert found[0].text == "sends are refused: the disk is 91 % full"
+    assert [each.text for each in found[1:5]] == [
+        *(f"damaged data was met: store/{number}: a bad record" for number in (4, 3, 2)),
+        "2 more damaged places: see the broker's log",
+    ]
+    assert found[5].text.startswith("network.admin = 0.0.0.0:8082 needs no authentication: anybody")
+    assert all(each.command.startswith(("quarry ", "systemctl ")) for each in found)
+    assert all(each.since_ms is not None and abs(each.since_ms - clock.wall_ms()) < 60_000 for each in found)
+
+
+def test_a_concern_says_since_when(bench: Bench) -> None:
+    health = bench.broker.broker._sources.health
+    health.sends_refused("the disk is 91 % full")
+    try:
+        first = bench.call("GetOverview", pb.GetOverviewRequest()).concern_details
+        bench.run(asyncio.sleep(0.05))
+        again = bench.call("GetOverview", pb.GetOverviewRequest()).concern_details
+    finally:
+        health.sends_refused("")
+    assert first[0].kind == "sends-refused"
+    assert [each.since_ms for each in again] == [each.since_ms for each in first]
+    assert "sends-refused" not in [
+        each.kind for each in bench.call("GetOverview", pb.GetOverviewRequest()).concern_details
     ]

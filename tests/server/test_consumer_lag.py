@@ -253,7 +253,7 @@ def test_retry_topics_count_with_the_topic_that_they_are_beside() -> None:
     now_ms = bench.clock.wall_ms()  # the bench's records were stored at the beginning of time
     assert (lag.watched.found, lag.watched.totals) == ({}, None)
     lag.round()
-    together = PairLag(GROUP, TOPIC, False, ready=2, in_flight=1, lag_ms=now_ms, queueing_ms=now_ms)
+    together = PairLag(GROUP, TOPIC, False, ready=2, in_flight=1, lag_ms=now_ms, queueing_ms=now_ms, done=0)
     assert lag.watched.found == {(GROUP, TOPIC): together}
     assert lag.watched.totals == (2, 1, now_ms)
 

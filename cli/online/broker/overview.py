@@ -10,8 +10,9 @@ import typer
 
 from quarry_mq.cli.online.connection.administration import known, known_rounded, known_seconds, known_time, service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from quarry_mq.cli.online.connection.concerns import concerns_of
 from quarry_mq.cli.terminal.output import print_object, print_rows, speaks_utf8
-from quarry_mq.cli.terminal.text import HOUR_MS, cells, sparkline, time_text
+from quarry_mq.cli.terminal.text import HOUR_MS, cells, say, sparkline, time_text
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 
@@ -44,6 +45,8 @@ def overview(
 ) -> None:
     """Show the state of a broker at a glance: rates, lag, disk usage and problems.
 
+    What needs attention comes first, each with the command that helps (docs/concerns.md).
+
     `-` stands for an unknown value, such as the messages of a day that began before the broker. `at least` marks a lag
     when there are more groups than the broker counts.
     """
@@ -56,7 +59,15 @@ def overview(
             return
         found = broker.GetOverview(pb.GetOverviewRequest(), timeout=CALL_TIMEOUT_S)
     fields = overview_fields(found)
-    print_object(fields if as_json else _for_people(fields), as_json=as_json)
+    if as_json:
+        print_object(fields, as_json=True)
+        return
+    for concern in concerns_of(found):
+        since = "" if concern.since is None else f" (since {concern.since})"
+        say(f"{concern.severity.upper():<7}  {concern.text}{since}")
+        if concern.command:
+            say(f"{'':<7}  -> {concern.command}")
+    print_object({**_for_people(fields), "concerns": len(found.concerns)}, as_json=False)
 
 
 def history(
@@ -84,6 +95,7 @@ def overview_fields(found: pb.Overview) -> dict[str, Any]:
         "version": found.broker.version,
         "readiness": found.readiness,
         "concerns": list(found.concerns),
+        "concernDetails": [each.fields() for each in concerns_of(found)],
         "at": time_text(found.at_ms),
         "startedAt": time_text(found.broker.started_at_ms),
         "sentPerSecond": round(found.sent_per_second, 1),
@@ -124,6 +136,7 @@ def overview_fields(found: pb.Overview) -> dict[str, Any]:
 def _for_people(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Mark lag values as `at least`, if the broker does not count all groups."""
     shown = {**fields, "concerns": fields.get("concerns") or None}
+    shown.pop("concernDetails", None)
     if not shown.pop("lagIsWhole", True):
         shown |= {name: f"at least {fields[name]}" for name in LAG_FIELDS if fields[name] is not None}
     return shown

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
+from quarry_mq.cli.online.connection.concerns import Concern
 from quarry_mq.cli.online.top.stats import Histogram
 
 
@@ -49,7 +50,7 @@ class Overview:
     started_at_ms: int
     at_ms: int
     readiness: str
-    concerns: tuple[str, ...]
+    concerns: tuple[Concern, ...]
     sent_per_second: float
     received_per_second: float
     sent: int

@@ -12,6 +12,7 @@ import grpc
 
 from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.online.connection.administration import open_channel, refusal
+from quarry_mq.cli.online.connection.concerns import concerns_of
 from quarry_mq.cli.online.top.facts import (
     Group,
     GroupPage,
@@ -197,7 +198,7 @@ def overview_of(message: pb.Overview) -> Overview:
         version=one_line(broker.version),
         started_at_ms=broker.started_at_ms,
         readiness=one_line(message.readiness),
-        concerns=tuple(map(one_line, message.concerns)),
+        concerns=tuple(concerns_of(message)),
         disk_total=message.disk_total or None,
         disk_free=message.disk_free if message.disk_total else None,
         stages=tuple(map(_stage, message.stages)),

@@ -95,12 +95,12 @@ function overviews(view, state) {
 
 function concerns({ members }) {
   const rows = members.flatMap((one) => {
-    if (!one.overview) return [{ member: one.name, text: one.problem || "no answer", kind: "bad" }];
+    if (!one.overview) return [{ member: one, text: one.problem || "no answer", isBad: true }];
     const readiness =
       one.overview.readiness === "ready"
         ? []
-        : [{ member: one.name, text: `not ready: ${one.overview.readiness}`, kind: "bad" }];
-    return [...readiness, ...(one.overview.concerns ?? []).map((text) => ({ member: one.name, text, kind: "warn" }))];
+        : [{ member: one, text: `not ready: ${one.overview.readiness}`, isBad: true }];
+    return [...readiness, ...concernsOf(one)];
   });
   if (!rows.length) return h("p", { class: "notice good" }, "✓ All clear.");
   return h(
@@ -109,13 +109,28 @@ function concerns({ members }) {
     rows.map((row) =>
       h(
         "li",
-        { class: `notice ${row.kind}` },
-        `${row.kind === "bad" ? "✖" : "▲"} `,
-        members.length > 1 && h("strong", null, `${row.member}: `),
+        { class: `notice ${row.isBad ? "bad" : "warn"}` },
+        `${row.isBad ? "✖" : "▲"} `,
+        members.length > 1 && h("strong", null, `${row.member.name}: `),
         row.text,
+        Number(row.sinceMs) > 0 ? [" ", h("span", { class: "none" }, "since ", time(row.sinceMs))] : null,
+        row.command ? h("p", { class: "concern-command" }, h("code", null, row.command)) : null,
+        row.page && row.member.isSelf ? h("p", null, pageLink(row.page)) : null,
       ),
     ),
   );
+}
+
+function pageLink(page) {
+  const parts = page.split("/").map((part) => decodeURIComponent(part));
+  return link(parts, parts.length > 1 ? `Open ${parts.at(-1)}` : `Open the page ${parts[0]}`);
+}
+
+// A member of an older version tells texts alone.
+function concernsOf(member) {
+  const { concernDetails = [], concerns: texts = [] } = member.overview;
+  if (!concernDetails.length) return texts.map((text) => ({ member, text, isBad: false }));
+  return concernDetails.map((one) => ({ ...one, member, isBad: one.severity === "CONCERN_SEVERITY_FAULT" }));
 }
 
 function stateOf(member) {

@@ -225,6 +225,31 @@ def stage_metrics(sends: SendStages, receives: ReceiveStages) -> Iterator[Metric
         yield family
 
 
+class UnsentDeadLetters(Protocol):
+    """The dead letters of a group that were never sent again."""
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def letters(self) -> int: ...
+
+
+def concern_metrics(counts: Mapping[tuple[str, str], int], unsent: Sequence[UnsentDeadLetters]) -> Iterator[Metric]:
+    concerns = GaugeMetricFamily("quarry_concerns", "Concerns of docs/concerns.md", labels=["kind", "severity"])
+    for (kind, severity), count in counts.items():
+        concerns.add_metric([kind, severity], count)
+    yield concerns
+    letters = GaugeMetricFamily(
+        "quarry_dead_letters_waiting",
+        "Dead letters of a group that nobody sent again; of the groups with most of them",
+        labels=["consumer_group"],
+    )
+    for each in unsent:
+        letters.add_metric([each.group], each.letters)
+    yield letters
+
+
 def waiting_metrics(waiting: WaitingStats, sampling: Sampling) -> Iterator[Metric]:
     for name, meaning, value in (
         ("delayed_messages_waiting", "Delayed messages that are not due yet", waiting.timers),

@@ -58,6 +58,11 @@ class MetricsSection(Section):
         ge=100,
         description="Pause between two runs that count the lag of groups and the pending messages.",
     )
+    lag_limit_ms: int = Field(
+        default=600_000,
+        ge=1,
+        description="A group whose oldest message waits longer than this is a concern (docs/concerns.md).",
+    )
 
 
 class TracingSection(Section):

@@ -74,7 +74,11 @@ def head(known: Known, canvas: Canvas, status: str) -> list[Text]:
     if overview is not None:
         shown = overview.concerns[:CONCERNS_SHOWN]
         for concern in shown:
-            lines += wrapped(concern, canvas.width, style=WARNING, first="! ", indent="  ")[:2]
+            style = BAD if concern.is_fault else WARNING
+            lines += wrapped(concern.text, canvas.width, style=style, first="! ", indent="  ")[:2]
+            if concern.command:
+                ago = "" if concern.since_ms is None else f"   (for {ago_text(concern.since_ms, known.now_ms)})"
+                lines.append(wrapped(f"{concern.command}{ago}", canvas.width, style=QUIET, first="  > ")[0])
         if len(overview.concerns) > len(shown):
             lines.append(styled((f"! and {len(overview.concerns) - len(shown)} more", WARNING)))
     return lines

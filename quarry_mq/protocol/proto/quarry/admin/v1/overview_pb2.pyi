@@ -8,11 +8,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ConcernSeverity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CONCERN_SEVERITY_UNSPECIFIED: _ClassVar[ConcernSeverity]
+    CONCERN_SEVERITY_WARNING: _ClassVar[ConcernSeverity]
+    CONCERN_SEVERITY_FAULT: _ClassVar[ConcernSeverity]
+
 class FigureOrder(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FIGURE_ORDER_UNSPECIFIED: _ClassVar[FigureOrder]
     FIGURE_ORDER_BUSIEST: _ClassVar[FigureOrder]
     FIGURE_ORDER_LAG: _ClassVar[FigureOrder]
+CONCERN_SEVERITY_UNSPECIFIED: ConcernSeverity
+CONCERN_SEVERITY_WARNING: ConcernSeverity
+CONCERN_SEVERITY_FAULT: ConcernSeverity
 FIGURE_ORDER_UNSPECIFIED: FigureOrder
 FIGURE_ORDER_BUSIEST: FigureOrder
 FIGURE_ORDER_LAG: FigureOrder
@@ -22,11 +31,12 @@ class GetOverviewRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Overview(_message.Message):
-    __slots__ = ("broker", "at_ms", "readiness", "concerns", "sent_per_second", "received_per_second", "sent", "received", "sent_today", "received_today", "sent_yesterday", "received_yesterday", "connections", "producers", "consumers", "topics", "groups", "disk_total", "disk_free", "log_size", "oldest_stored_at_ms", "ready_messages", "in_flight_messages", "lag_ms", "lag_is_whole", "timers", "transactions", "lite_topics", "migration_phase", "migration_lag_bytes", "open_jobs", "stages", "process")
+    __slots__ = ("broker", "at_ms", "readiness", "concerns", "concern_details", "sent_per_second", "received_per_second", "sent", "received", "sent_today", "received_today", "sent_yesterday", "received_yesterday", "connections", "producers", "consumers", "topics", "groups", "disk_total", "disk_free", "log_size", "oldest_stored_at_ms", "ready_messages", "in_flight_messages", "lag_ms", "lag_is_whole", "timers", "transactions", "lite_topics", "migration_phase", "migration_lag_bytes", "open_jobs", "stages", "process")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     READINESS_FIELD_NUMBER: _ClassVar[int]
     CONCERNS_FIELD_NUMBER: _ClassVar[int]
+    CONCERN_DETAILS_FIELD_NUMBER: _ClassVar[int]
     SENT_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     SENT_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +70,7 @@ class Overview(_message.Message):
     at_ms: int
     readiness: str
     concerns: _containers.RepeatedScalarFieldContainer[str]
+    concern_details: _containers.RepeatedCompositeFieldContainer[Concern]
     sent_per_second: float
     received_per_second: float
     sent: int
@@ -89,7 +100,23 @@ class Overview(_message.Message):
     open_jobs: int
     stages: _containers.RepeatedCompositeFieldContainer[Stage]
     process: Process
-    def __init__(self, broker: _Optional[_Union[_admin_pb2.Broker, _Mapping]] = ..., at_ms: _Optional[int] = ..., readiness: _Optional[str] = ..., concerns: _Optional[_Iterable[str]] = ..., sent_per_second: _Optional[float] = ..., received_per_second: _Optional[float] = ..., sent: _Optional[int] = ..., received: _Optional[int] = ..., sent_today: _Optional[int] = ..., received_today: _Optional[int] = ..., sent_yesterday: _Optional[int] = ..., received_yesterday: _Optional[int] = ..., connections: _Optional[int] = ..., producers: _Optional[int] = ..., consumers: _Optional[int] = ..., topics: _Optional[int] = ..., groups: _Optional[int] = ..., disk_total: _Optional[int] = ..., disk_free: _Optional[int] = ..., log_size: _Optional[int] = ..., oldest_stored_at_ms: _Optional[int] = ..., ready_messages: _Optional[int] = ..., in_flight_messages: _Optional[int] = ..., lag_ms: _Optional[int] = ..., lag_is_whole: _Optional[bool] = ..., timers: _Optional[int] = ..., transactions: _Optional[int] = ..., lite_topics: _Optional[int] = ..., migration_phase: _Optional[str] = ..., migration_lag_bytes: _Optional[int] = ..., open_jobs: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., process: _Optional[_Union[Process, _Mapping]] = ...) -> None: ...
+    def __init__(self, broker: _Optional[_Union[_admin_pb2.Broker, _Mapping]] = ..., at_ms: _Optional[int] = ..., readiness: _Optional[str] = ..., concerns: _Optional[_Iterable[str]] = ..., concern_details: _Optional[_Iterable[_Union[Concern, _Mapping]]] = ..., sent_per_second: _Optional[float] = ..., received_per_second: _Optional[float] = ..., sent: _Optional[int] = ..., received: _Optional[int] = ..., sent_today: _Optional[int] = ..., received_today: _Optional[int] = ..., sent_yesterday: _Optional[int] = ..., received_yesterday: _Optional[int] = ..., connections: _Optional[int] = ..., producers: _Optional[int] = ..., consumers: _Optional[int] = ..., topics: _Optional[int] = ..., groups: _Optional[int] = ..., disk_total: _Optional[int] = ..., disk_free: _Optional[int] = ..., log_size: _Optional[int] = ..., oldest_stored_at_ms: _Optional[int] = ..., ready_messages: _Optional[int] = ..., in_flight_messages: _Optional[int] = ..., lag_ms: _Optional[int] = ..., lag_is_whole: _Optional[bool] = ..., timers: _Optional[int] = ..., transactions: _Optional[int] = ..., lite_topics: _Optional[int] = ..., migration_phase: _Optional[str] = ..., migration_lag_bytes: _Optional[int] = ..., open_jobs: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., process: _Optional[_Union[Process, _Mapping]] = ...) -> None: ...
+
+class Concern(_message.Message):
+    __slots__ = ("kind", "severity", "text", "since_ms", "page", "command")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SEVERITY_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    PAGE_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    severity: ConcernSeverity
+    text: str
+    since_ms: int
+    page: str
+    command: str
+    def __init__(self, kind: _Optional[str] = ..., severity: _Optional[_Union[ConcernSeverity, str]] = ..., text: _Optional[str] = ..., since_ms: _Optional[int] = ..., page: _Optional[str] = ..., command: _Optional[str] = ...) -> None: ...
 
 class Stage(_message.Message):
     __slots__ = ("call", "name", "bounds_seconds", "counts", "total_seconds")

@@ -1,0 +1,364 @@
+"""The one list of what needs an operator's attention. Console, `overview`, `top` and `doctor` show it as it is.
+
+The list is made from what other parts keep at hand: a call costs the same at any number of queues and groups. What has
+to be searched for is found by sweeps in the background (`server.lag.stuck_groups`, `UnsentDeadLetters`), which name the
+worst of each kind and count the rest.
+
+Each kind of concern is in docs/concerns.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from heapq import nlargest
+from shlex import quote as quoted
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+import structlog
+
+from quarry_mq.protocol.names import is_light_queue
+from quarry_mq.server.admin.dead_letter_box import DeadLetterBox, Unsent
+from quarry_mq.server.admin.sources import Sources
+from quarry_mq.server.delivery.fetch import DamagedQueue
+from quarry_mq.server.lag.stuck_groups import Stuck, StuckGroup
+from quarry_mq.server.process.certificates import WARN_BEFORE_S
+from quarry_mq.server.wire.status import without_places
+
+DISPATCH_LAG_BYTES: Final = 64 << 20
+"""Bytes of dispatch lag that flushes and batches do not cause on a disk that keeps up."""
+LOOP_LATE_S: Final = 1.0
+"""A third of the time that clients wait for a send."""
+SHOWN: Final = 3
+"""Concerns of one kind that are told one by one. Of more there is one that counts the rest."""
+CLOCK_SLACK_MS: Final = 5_000
+DAY_S: Final = 86_400
+
+log = structlog.get_logger(__name__)
+
+
+class Severity(Enum):
+    """How bad a concern is: `fault` is for what is refused or lost now, `warning` for what leads there."""
+
+    FAULT = "fault"
+    WARNING = "warning"
+
+
+class Concern(NamedTuple):
+    """One finding. `kind` never changes its meaning; `subject` tells concerns of one kind apart.
+
+    `page` is the address of the console's page behind `#/`. `command` cures it; where only a person can do that, it
+    shows what to look at. `since_ms` is the wall time; None until the list has been kept for a moment.
+    """
+
+    kind: str
+    severity: Severity
+    text: str
+    page: str
+    command: str
+    since_ms: int | None = None
+    subject: str = ""
+
+
+class Concerns:
+    """Makes the list. Lives on the event loop's thread; `counts` may be read on any."""
+
+    def __init__(self, sources: Sources, unsent: UnsentDeadLetters, loop_late_s: Callable[[], float | None]) -> None:
+        """`loop_late_s` returns how late the event loop was of late."""
+        self._sources = sources
+        self._unsent = unsent
+        self._loop_late_s = loop_late_s
+        self._clock = sources.components.clock
+        self._since_ms: dict[tuple[str, str], int] = {}
+        self.counts: Mapping[tuple[str, str], int] = {}
+        """The number of concerns by kind and severity, as of the last sweep."""
+
+    def now(self) -> list[Concern]:
+        """Return all concerns, faults first; none if all is well."""
+        now_ms, before = self._clock.wall_ms(), self._since_ms
+        found = sorted(self._found(), key=lambda each: each.severity is Severity.WARNING)
+        self._since_ms = {}
+        told = []
+        for each in found:
+            key = each.kind, each.subject
+            since_ms = self._since_ms[key] = before.get(key, now_ms) if each.since_ms is None else each.since_ms
+            told.append(each._replace(text=without_places(each.text), since_ms=since_ms))
+        self._log_clock(was_behind=(CLOCK_BEHIND, "") in before)
+        return told
+
+    def steps(self) -> Iterator[None]:
+        """Note since when each concern is there, and count them."""
+        yield
+        self.counts = Counter((each.kind, each.severity.value) for each in self.now())
+
+    def _log_clock(self, *, was_behind: bool) -> None:
+        if was_behind == ((CLOCK_BEHIND, "") in self._since_ms):
+            return
+        if was_behind:
+            log.info("the clock has reached the log again")
+        else:
+            behind_ms = self._sources.components.store.messages.last_stored_ms - self._clock.wall_ms()
+            log.warning("the clock is behind the log", seconds=round(behind_ms / 1000, 1))
+
+    def _found(self) -> Iterator[Concern]:
+        sources = self._sources
+        yield from _health(sources)
+        yield from _damage(sources)
+        yield from _errors(sources)
+        yield from _clock(sources)
+        yield from _disk(sources)
+        yield from _access(sources)
+        yield from _certificate(sources)
+        yield from _groups(sources)
+        yield from self._unsent.concerns()
+        yield from _members(sources)
+        yield from _process(sources, self._loop_late_s())
+
+
+def _health(sources: Sources) -> Iterator[Concern]:
+    health = sources.health.look()
+    if health.reason:
+        text = f"poisoned: {health.reason}; only a restart helps"
+        yield Concern("poisoned", Severity.FAULT, text, "", "systemctl restart quarry")
+    if health.sends_refused:
+        text = f"sends are refused: {health.sends_refused}"
+        yield Concern("sends-refused", Severity.FAULT, text, "storage", "quarry storage")
+    lag_bytes = sources.dispatch_lag_bytes
+    if lag_bytes > DISPATCH_LAG_BYTES:
+        text = f"dispatch is {lag_bytes} bytes behind: consumers cannot see these messages yet"
+        yield Concern("dispatch-behind", Severity.WARNING, text, "", "quarry stats")
+
+
+def _damage(sources: Sources) -> Iterator[Concern]:
+    its = sources.components
+    now_s, now_ms = its.clock.monotonic_s(), its.clock.wall_ms()
+    blocked = [
+        Concern(
+            "queue-blocked",
+            Severity.FAULT,
+            f"group {each.group} cannot go on in queue {each.queue.number} of topic {each.queue.topic}: the record of "
+            f"its message {each.offset} is damaged. The command goes on behind the message, which is then lost for the "
+            "group",
+            _page("groups", each.group),
+            _past(each),
+            now_ms - int(1000 * (now_s - each.at_s)),
+            f"{each.group}/{each.queue.topic}/{each.queue.number}",
+        )
+        for each in its.delivery.held_up_by_damage()
+    ]
+    yield from _first(blocked, "queues in which damaged records hold up groups", "groups", "quarry group top")
+    met = [
+        Concern(
+            "damage-met",
+            Severity.FAULT,
+            f"damaged data was met: {each.text}",
+            "storage",
+            f"quarry recover STORE --{'rebuild-queues' if each.is_database else 'replace-damaged'} --dry-run",
+            now_ms - int(1000 * (now_s - each.first_s)),
+            each.text,
+        )
+        for each in its.edge.error_reporter.damage()
+    ]
+    yield from _first(met, "damaged places: see the broker's log", "storage", "quarry verification begin --wait")
+
+
+def _past(place: DamagedQueue) -> str:
+    group, queue = quoted(place.group), place.queue
+    if is_light_queue(queue.topic):  # the offset of a lite topic cannot be set by hand
+        return f"quarry group show {group}"
+    place_of = f"--topic {quoted(queue.topic)} --queue {queue.number}"
+    return f"quarry group reset-offset {group} {place_of} --to {place.offset + 1}"
+
+
+def _errors(sources: Sources) -> Iterator[Concern]:
+    command = "journalctl -u quarry -p err"
+    met = [
+        Concern("error-met", Severity.FAULT, text, "", command, subject=text)
+        for text in sources.components.edge.error_reporter.recent()
+    ]
+    yield from _first(met, "errors within five minutes: see the broker's log", "", command)
+
+
+def _first(found: Sequence[Concern], rest: str, page: str, command: str) -> Iterator[Concern]:
+    """Yield the first concerns of a kind, and one for all others."""
+    yield from found[:SHOWN]
+    if len(found) > SHOWN:
+        yield _rest(found[0], len(found) - SHOWN, rest, page, command)
+
+
+def _rest(like: Concern, count: int, rest: str, page: str, command: str) -> Concern:
+    return Concern(like.kind, like.severity, f"{count} more {rest}", page, command, subject="the rest")
+
+
+CLOCK_BEHIND: Final = "clock-behind-log"
+
+
+def _clock(sources: Sources) -> Iterator[Concern]:
+    its = sources.components
+    behind_ms = its.store.messages.last_stored_ms - its.clock.wall_ms()
+    if behind_ms > CLOCK_SLACK_MS:
+        text = (
+            f"the clock is {_span(behind_ms)} behind the last message of the log: it was set back, or was ahead. "
+            "Until it has caught up, new messages get the store time of that message, and expire later"
+        )
+        yield Concern(CLOCK_BEHIND, Severity.FAULT, text, "storage", "timedatectl set-ntp true")
+
+
+def _disk(sources: Sources) -> Iterator[Concern]:
+    retention = sources.maintenance.retention
+    space, force_percent = retention.log_space, retention.force_percent
+    if space is not None and space.used_percent >= force_percent:
+        text = (
+            f"the disk is {space.used_percent} % full: from {force_percent} % on, segments are deleted before their "
+            "retention time"
+        )
+        yield Concern("disk", Severity.WARNING, text, "storage", "quarry settings set expiry.retention_hours HOURS")
+    for step, reason in retention.complaints.items():
+        text = f"{step} of segments is held up: {reason}"
+        yield Concern("expiry-held-up", Severity.WARNING, text, "storage", "quarry storage", subject=step)
+    problem = sources.maintenance.migration.problem
+    if problem is not None:
+        text = f"migration is held up: {problem}"
+        yield Concern("migration-held-up", Severity.WARNING, text, "migration", "quarry migration status")
+
+
+def _access(sources: Sources) -> Iterator[Concern]:
+    for name, address in sources.open_to_everybody.items():
+        text = f"network.{name} = {address} needs no authentication: anybody who can reach it can administer the broker"
+        command = "quarry user bootstrap STORE NAME"
+        yield Concern("admin-open", Severity.WARNING, text, "users", command, subject=name)
+    if sources.lacks_super():
+        text = (
+            "users are asked for and there is no super user: nobody can create users and rules. Stop the broker first"
+        )
+        yield Concern("no-super-user", Severity.WARNING, text, "users", "quarry user bootstrap STORE NAME")
+
+
+def _certificate(sources: Sources) -> Iterator[Concern]:
+    expires_s = sources.certificates.expires_s
+    if expires_s is None:
+        return
+    left_s = expires_s - sources.components.clock.wall_ms() / 1000
+    advice = "A new file in its place is used at once"
+    if left_s <= 0:
+        text = f"the TLS certificate has expired. {advice}"
+        yield Concern("certificate", Severity.FAULT, text, "settings", "quarry doctor", int(expires_s * 1000))
+    elif left_s < WARN_BEFORE_S:
+        text = f"the TLS certificate expires in {left_s / DAY_S:.0f} days. {advice}"
+        since_ms = int((expires_s - WARN_BEFORE_S) * 1000)
+        yield Concern("certificate", Severity.WARNING, text, "settings", "quarry doctor", since_ms)
+
+
+def _groups(sources: Sources) -> Iterator[Concern]:
+    now_ms = sources.components.clock.wall_ms()
+    for summary in sources.background.stuck.summaries.values():
+        found = [_stuck(each, now_ms) for each in summary.shown]
+        yield from found
+        if summary.groups > len(found):
+            left = summary.groups - len(found)
+            yield _rest(found[0], left, "groups of the same kind", "groups", "quarry group top")
+
+
+def _stuck(each: StuckGroup, now_ms: int) -> Concern:
+    lag = each.lag
+    waiting = _messages(lag.lag, "waits", "wait")
+    oldest, since = f"the oldest for {_span(lag.lag_ms or 0)}", _span(now_ms - each.since_ms)
+    command = f"quarry group consumers {quoted(lag.group)}"
+    match each.kind:
+        case Stuck.NO_CONSUMER:
+            text = (
+                f"group {lag.group} has no consumer in topic {lag.topic}: {waiting}, {oldest}. Start its consumers; if "
+                "it does not read the topic any more, the command makes the broker forget that it did"
+            )
+            command = f"quarry group forget {quoted(lag.group)} --topic {quoted(lag.topic)}"
+        case Stuck.NOTHING_DONE:
+            text = f"group {lag.group} has acknowledged nothing of topic {lag.topic} for {since}: {waiting}, {oldest}"
+        case Stuck.LAG_GROWS:
+            text = f"the lag of group {lag.group} in topic {lag.topic} grows: {waiting}, {oldest}"
+        case Stuck.LAG_OLD:
+            text = f"group {lag.group} is behind in topic {lag.topic}: {waiting}, {oldest}"
+            command = f"quarry lag {quoted(lag.group)}"
+    subject = f"{lag.group}/{lag.topic}"
+    return Concern(each.kind.value, Severity.WARNING, text, _page("groups", lag.group), command, each.since_ms, subject)
+
+
+def _members(sources: Sources) -> Iterator[Concern]:
+    if sources.cluster is None:
+        return
+    for each in sources.cluster.members.all():
+        if not each.is_reachable:
+            name = each.member.name
+            text, command = f"member {name} is not reachable", "quarry cluster members"
+            yield Concern("member-unreachable", Severity.WARNING, text, "members", command, subject=name)
+
+
+def _process(sources: Sources, late_s: float | None) -> Iterator[Concern]:
+    if sources.maintenance.descriptors.concern:
+        text, command = sources.maintenance.descriptors.concern, "systemctl edit quarry"
+        yield Concern("descriptors", Severity.WARNING, f"{text} (LimitNOFILE=)", "settings", command)
+    if late_s is not None and late_s >= LOOP_LATE_S:
+        text = f"the event loop was {late_s:.1f} s late in the last ten seconds"
+        yield Concern("loop-late", Severity.WARNING, text, "", "quarry stats")
+
+
+class UnsentDeadLetters:
+    """Counts, in sweeps, the dead letters of all groups that nobody sent again. Lives on the event loop's thread."""
+
+    def __init__(self, box: DeadLetterBox, groups_max: int) -> None:
+        """`groups_max`: the groups whose counts are kept, those with most; the others are added up."""
+        self._box = box
+        self._groups_max = groups_max
+        self.groups: Sequence[Unsent] = ()
+        """The groups with most of them, as of the last sweep. For any thread."""
+        self._count = 0
+
+    def steps(self) -> Iterator[None]:
+        """Look at the dead letters of one group after another."""
+        found: list[Unsent] = []
+        count = 0
+        for each in self._box.unsent():
+            yield
+            if each is None:
+                continue
+            count += 1
+            found.append(each)
+            if len(found) >= 2 * self._groups_max:
+                found = nlargest(self._groups_max, found, key=_letters)
+        self.groups, self._count = nlargest(self._groups_max, found, key=_letters), count
+
+    def concerns(self) -> Iterator[Concern]:
+        for each in self.groups[:SHOWN]:
+            letters = "1 dead letter" if each.letters == 1 else f"{each.letters:,} dead letters"
+            text = f"group {each.group} has {letters} that nobody sent again. Mend the consumer first"
+            command = f"quarry dead-letters resend {quoted(each.group)}"
+            page = _page("dead-letters", each.group)
+            yield Concern("dead-letters", Severity.WARNING, text, page, command, each.first_stored_ms, each.group)
+        if self._count > SHOWN:
+            text = f"{self._count - SHOWN} more groups have dead letters"
+            yield Concern(
+                "dead-letters", Severity.WARNING, text, "dead-letters", "quarry group top", subject="the rest"
+            )
+
+
+def _letters(each: Unsent) -> int:
+    return each.letters
+
+
+def _messages(count: int, one: str, many: str) -> str:
+    return f"1 message {one}" if count == 1 else f"{count:,} messages {many}"
+
+
+def _page(*parts: str) -> str:
+    return "/".join(quote(part, safe="") for part in parts)
+
+
+def _span(milliseconds: int) -> str:
+    """Write a time span with its two largest units."""
+    minutes, seconds = divmod(max(0, milliseconds) // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds, "s")]
+    first = next((index for index, (count, _) in enumerate(parts) if count), 3)
+    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2] if count) or "0 s"

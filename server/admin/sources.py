@@ -1,0 +1,77 @@
+"""The parts of a broker from which statistics and concerns are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from quarry_mq.server.cluster.cluster import Cluster
+from quarry_mq.server.counters import RecentRates
+from quarry_mq.server.front import Front
+from quarry_mq.server.maintenance.maintenance import Maintenance
+from quarry_mq.server.observability.instrumentation import Background
+from quarry_mq.server.process.certificates import Certificates
+from quarry_mq.server.process.health import HealthState
+from quarry_mq.server.process.process_metrics import ProcessStats
+from quarry_mq.server.rpc.messaging import Components, Messaging
+from quarry_mq.server.wire.settings import ClientKind
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sources:
+    """Hold all these parts. `process` is None if it is not measured."""
+
+    messaging: Messaging
+    background: Background
+    maintenance: Maintenance
+    front: Front
+    health: HealthState
+    certificates: Certificates
+    process: ProcessStats | None
+    open_to_everybody: Mapping[str, str]
+    """The ports at which any client may administer the broker: their names, with their addresses."""
+    lacks_super: Callable[[], bool]
+    """Returns whether the broker asks for users, and no super user may log in."""
+
+    @property
+    def cluster(self) -> Cluster | None:
+        return self.components.cluster
+
+    @property
+    def components(self) -> Components:
+        return self.messaging.components
+
+    @property
+    def rates(self) -> RecentRates:
+        return self.messaging.rates
+
+    @property
+    def connections(self) -> int | None:
+        stats = self.front.stats
+        return None if stats is None else stats.connections_open
+
+    @property
+    def producers(self) -> int:
+        return self.components.edge.clients.kinds.get(ClientKind.PRODUCER, 0)
+
+    @property
+    def consumers(self) -> int:
+        return sum(self.components.edge.clients.kinds.values()) - self.producers
+
+    @property
+    def dispatch_lag_bytes(self) -> int:
+        """The bytes of the log that are not dispatched yet, so that no consumer can see them."""
+        messages = self.components.store.messages
+        return messages.appended_up_to - messages.dispatched_up_to
+
+    @property
+    def migration_lag_bytes(self) -> int | None:
+        """The bytes of the log that only one of files and RocksDB has dispatched; None if one of both is unused."""
+        migration = self.components.store.migration
+        phase = migration.phase
+        return migration.stats().lag_bytes if phase.writes_files and phase.writes_rocksdb else None
+
+    @property
+    def lite_topics(self) -> int | None:
+        counts = self.maintenance.lite_topics.counts
+        return counts.total if counts.is_complete else None
