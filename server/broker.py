@@ -15,7 +15,7 @@ from quarry_mq.kv import WriteBatch
 from quarry_mq.protocol.clock import Clock, SteadyClock
 from quarry_mq.server.admin.administration import Administration, BrokerFacts
 from quarry_mq.server.admin.browsing import Tails
-from quarry_mq.server.admin.sources import Sources
+from quarry_mq.server.admin.sources import AdminAccess, Sources
 from quarry_mq.server.admin_port.build import make_operators_look, make_operators_work
 from quarry_mq.server.admin_port.calls.guard import CallSlots, make_guard
 from quarry_mq.server.admin_port.cluster.build import cluster_services, joined, make_cluster, make_reading_order
@@ -156,8 +156,7 @@ class Broker:
             health=health,
             certificates=self._certificates,
             process=process,
-            open_to_everybody=self._settings.open_to_everybody,
-            lacks_super=self._security.lacks_super,
+            access=AdminAccess(self._settings.open_to_everybody, self._security.lacks_super),
         )
 
     def _make_maintenance(self, health: HealthState) -> Maintenance:

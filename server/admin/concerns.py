@@ -40,14 +40,14 @@ log = structlog.get_logger(__name__)
 
 
 class Severity(Enum):
-    """How bad a concern is: `fault` is for what is refused or lost now, `warning` for what leads there."""
+    """Severity says how bad a concern is: with a `fault` something is refused or lost, a `warning` leads there."""
 
     FAULT = "fault"
     WARNING = "warning"
 
 
 class Concern(NamedTuple):
-    """One finding. `kind` never changes its meaning; `subject` tells concerns of one kind apart.
+    """A concern is one finding. `kind` never changes its meaning; `subject` tells concerns of one kind apart.
 
     `page` is the address of the console's page behind `#/`. `command` cures it; where only a person can do that, it
     shows what to look at. `since_ms` is the wall time; None until the list has been kept for a moment.
@@ -66,7 +66,7 @@ class Concerns:
     """Makes the list. Lives on the event loop's thread; `counts` may be read on any."""
 
     def __init__(self, sources: Sources, unsent: UnsentDeadLetters, loop_late_s: Callable[[], float | None]) -> None:
-        """`loop_late_s` returns how late the event loop was of late."""
+        """`loop_late_s` returns how late the event loop was in the last ten seconds."""
         self._sources = sources
         self._unsent = unsent
         self._loop_late_s = loop_late_s
@@ -85,7 +85,7 @@ class Concerns:
             key = each.kind, each.subject
             since_ms = self._since_ms[key] = before.get(key, now_ms) if each.since_ms is None else each.since_ms
             told.append(each._replace(text=without_places(each.text), since_ms=since_ms))
-        self._log_clock(was_behind=(CLOCK_BEHIND, "") in before)
+        self._log_clock(was_set_back=(CLOCK_SET_BACK, "") in before)
         return told
 
     def steps(self) -> Iterator[None]:
@@ -93,14 +93,14 @@ class Concerns:
         yield
         self.counts = Counter((each.kind, each.severity.value) for each in self.now())
 
-    def _log_clock(self, *, was_behind: bool) -> None:
-        if was_behind == ((CLOCK_BEHIND, "") in self._since_ms):
+    def _log_clock(self, *, was_set_back: bool) -> None:
+        if was_set_back == ((CLOCK_SET_BACK, "") in self._since_ms):
             return
-        if was_behind:
+        if was_set_back:
             log.info("the clock has reached the log again")
         else:
-            behind_ms = self._sources.components.store.messages.last_stored_ms - self._clock.wall_ms()
-            log.warning("the clock is behind the log", seconds=round(behind_ms / 1000, 1))
+            ahead_ms = self._sources.components.store.messages.last_stored_ms - self._clock.wall_ms()
+            log.warning("the clock is behind the log", seconds=round(ahead_ms / 1000, 1))
 
     def _found(self) -> Iterator[Concern]:
         sources = self._sources
@@ -146,7 +146,7 @@ def _damage(sources: Sources) -> Iterator[Concern]:
             now_ms - int(1000 * (now_s - each.at_s)),
             f"{each.group}/{each.queue.topic}/{each.queue.number}",
         )
-        for each in its.delivery.held_up_by_damage()
+        for each in its.delivery.blocked_by_damage()
     ]
     yield from _first(blocked, "queues in which damaged records hold up groups", "groups", "quarry group top")
     met = [
@@ -192,18 +192,18 @@ def _rest(like: Concern, count: int, rest: str, page: str, command: str) -> Conc
     return Concern(like.kind, like.severity, f"{count} more {rest}", page, command, subject="the rest")
 
 
-CLOCK_BEHIND: Final = "clock-behind-log"
+CLOCK_SET_BACK: Final = "clock-behind-log"
 
 
 def _clock(sources: Sources) -> Iterator[Concern]:
     its = sources.components
-    behind_ms = its.store.messages.last_stored_ms - its.clock.wall_ms()
-    if behind_ms > CLOCK_SLACK_MS:
+    ahead_ms = its.store.messages.last_stored_ms - its.clock.wall_ms()
+    if ahead_ms > CLOCK_SLACK_MS:
         text = (
-            f"the clock is {_span(behind_ms)} behind the last message of the log: it was set back, or was ahead. "
+            f"the clock is {_span(ahead_ms)} behind the last message of the log: it was set back, or was ahead. "
             "Until it has caught up, new messages get the store time of that message, and expire later"
         )
-        yield Concern(CLOCK_BEHIND, Severity.FAULT, text, "storage", "timedatectl set-ntp true")
+        yield Concern(CLOCK_SET_BACK, Severity.FAULT, text, "storage", "timedatectl set-ntp true")
 
 
 def _disk(sources: Sources) -> Iterator[Concern]:
@@ -225,11 +225,11 @@ def _disk(sources: Sources) -> Iterator[Concern]:
 
 
 def _access(sources: Sources) -> Iterator[Concern]:
-    for name, address in sources.open_to_everybody.items():
+    for name, address in sources.access.open_to_everybody.items():
         text = f"network.{name} = {address} needs no authentication: anybody who can reach it can administer the broker"
         command = "quarry user bootstrap STORE NAME"
         yield Concern("admin-open", Severity.WARNING, text, "users", command, subject=name)
-    if sources.lacks_super():
+    if sources.access.lacks_super():
         text = (
             "users are asked for and there is no super user: nobody can create users and rules. Stop the broker first"
         )

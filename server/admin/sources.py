@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from quarry_mq.server.cluster.cluster import Cluster
 from quarry_mq.server.counters import RecentRates
@@ -17,6 +18,17 @@ from quarry_mq.server.rpc.messaging import Components, Messaging
 from quarry_mq.server.wire.settings import ClientKind
 
 
+class AdminAccess(NamedTuple):
+    """Say who may administer the broker.
+
+    `open_to_everybody` has the ports at which any client may, by name, with their addresses. `lacks_super` returns
+    whether the broker asks for users and no super user may log in.
+    """
+
+    open_to_everybody: Mapping[str, str]
+    lacks_super: Callable[[], bool]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sources:
     """Hold all these parts. `process` is None if it is not measured."""
@@ -28,10 +40,7 @@ class Sources:
     health: HealthState
     certificates: Certificates
     process: ProcessStats | None
-    open_to_everybody: Mapping[str, str]
-    """The ports at which any client may administer the broker: their names, with their addresses."""
-    lacks_super: Callable[[], bool]
-    """Returns whether the broker asks for users, and no super user may log in."""
+    access: AdminAccess
 
     @property
     def cluster(self) -> Cluster | None:

@@ -263,9 +263,9 @@ class Delivery:
     def subscription_count(self) -> int:
         return len(self._subscriptions)
 
-    def held_up_by_damage(self) -> list[DamagedQueue]:
+    def blocked_by_damage(self) -> list[DamagedQueue]:
         """Return the queues in which a damaged record holds up a group: it has met the record and is not past it."""
-        return self._fetch.damaged_queues.held_up(self._is_past)
+        return self._fetch.damaged_queues.blocking(self._is_past)
 
     def _is_past(self, place: DamagedQueue) -> bool:
         group, queue, offset, _ = place

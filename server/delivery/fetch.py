@@ -135,7 +135,7 @@ DAMAGED_QUEUES_MAX: Final = 256
 
 
 class DamagedQueue(NamedTuple):
-    """A queue in which a damaged record holds up a group. `at_s` is the monotonic time at which the group met it."""
+    """A damaged record holds up a group in this queue. `at_s` is the monotonic time at which the group met it."""
 
     group: str
     queue: QueueId
@@ -144,7 +144,7 @@ class DamagedQueue(NamedTuple):
 
 
 class DamagedQueues:
-    """The queues in which groups met damage. A place stays until `held_up` finds that the group is past it."""
+    """The queues in which groups met damage. A place stays until `blocking` finds that the group is past it."""
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
@@ -156,7 +156,7 @@ class DamagedQueues:
         if len(self._places) < DAMAGED_QUEUES_MAX if known is None else known.offset != offset:
             self._places[group, queue] = DamagedQueue(group, queue, offset, self._now_s())
 
-    def held_up(self, is_past: Callable[[DamagedQueue], bool]) -> list[DamagedQueue]:
+    def blocking(self, is_past: Callable[[DamagedQueue], bool]) -> list[DamagedQueue]:
         """Return the places that hold up a group, and drop those that the group `is_past`."""
         self._places = {key: place for key, place in self._places.items() if not is_past(place)}
         return list(self._places.values())

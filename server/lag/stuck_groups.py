@@ -23,7 +23,7 @@ SHOWN: Final = 3
 
 
 class Stuck(Enum):
-    """Why a group is behind. The value is the kind of the concern."""
+    """The reason why a group is behind. The value is the kind of the concern."""
 
     NO_CONSUMER = "group-without-consumer"
     NOTHING_DONE = "group-acknowledges-nothing"
@@ -52,7 +52,7 @@ class _Mark(NamedTuple):
 
 
 class _Watched(NamedTuple):
-    """What earlier sweeps found: since when no message was done, and two earlier counts of the lag."""
+    """Earlier sweeps found this: since when no message was done, and two earlier counts of the lag."""
 
     done: int | None
     done_since_s: float

@@ -25,6 +25,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewS
 from quarry_mq.server.admin import pages as pages_module
 from quarry_mq.server.admin import stats as history_module
 from quarry_mq.server.admin.concerns import Concern, Concerns, UnsentDeadLetters
+from quarry_mq.server.admin.sources import AdminAccess
 from quarry_mq.server.admin.stats import make_recording
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.message import QueueId, QueueOffset
@@ -322,9 +323,7 @@ def test_commands(bench: Bench) -> None:
 
 
 def test_what_is_wrong_is_said(bench: Bench) -> None:
-    sources = replace(
-        bench.broker.broker._sources, open_to_everybody={"admin": "0.0.0.0:8082"}, lacks_super=lambda: True
-    )
+    sources = replace(bench.broker.broker._sources, access=AdminAccess({"admin": "0.0.0.0:8082"}, lambda: True))
     clock = sources.components.clock
 
     class NoLetters:

@@ -16,7 +16,7 @@ TIMEOUT_S: Final = 3.0
 
 
 class Concern(NamedTuple):
-    """One finding of the broker. `since_ms` is None, and `kind` and `command` are empty, from an older broker."""
+    """A concern is one finding of the broker. An older broker tells its text alone: the others are None or empty."""
 
     kind: str
     is_fault: bool
