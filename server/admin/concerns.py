@@ -331,7 +331,7 @@ class UnsentDeadLetters:
     def concerns(self) -> Iterator[Concern]:
         for each in self.groups[:SHOWN]:
             letters = "1 dead letter" if each.letters == 1 else f"{each.letters:,} dead letters"
-            text = f"group {each.group} has {letters} that nobody sent again. Mend the consumer first"
+            text = f"group {each.group} has {letters} that nobody sent again. Fix the consumer first"
             command = f"quarry dead-letters resend {quoted(each.group)}"
             page = _page("dead-letters", each.group)
             yield Concern("dead-letters", Severity.WARNING, text, page, command, each.first_stored_ms, each.group)

@@ -160,7 +160,7 @@ async def _dead_letters_stay_a_concern_until_they_are_sent_again(directory: Path
         for handle in handles:
             await dead_letter(client, "billing", "orders", handle)
 
-        text = "group billing has 2 dead letters that nobody sent again. Mend the consumer first"
+        text = "group billing has 2 dead letters that nobody sent again. Fix the consumer first"
         found = await at.until(lambda kinds: "dead-letters" in kinds and kinds["dead-letters"].text == text)
         await the_same_everywhere(at, {"dead-letters"})
         await at.cure(found["dead-letters"])

@@ -157,7 +157,7 @@ def test_a_broker_at_a_glance(bench: Bench) -> None:
     assert (found.broker.name, found.readiness) == ("quarry", "ready")
     [concern] = found.concern_details
     assert (concern.kind, concern.severity) == ("dead-letters", pb.CONCERN_SEVERITY_WARNING)
-    assert concern.text == "group billing has 1 dead letter that nobody sent again. Mend the consumer first"
+    assert concern.text == "group billing has 1 dead letter that nobody sent again. Fix the consumer first"
     assert list(found.concerns) == [concern.text]
     assert (concern.page, concern.command) == ("dead-letters/billing", "quarry dead-letters resend billing")
     assert abs(concern.since_ms - found.at_ms) < 60_000
