@@ -1,6 +1,6 @@
 """Each alert rule fires on a fault that is planted for it, and is silent beside a broker without one.
 
-Prometheus itself evaluates the rules: `promtool` of a package `prometheus`, on the path or named by QUARRY_PROMTOOL.
+Prometheus itself evaluates the rules: `promtool` of a package `prometheus`, on the path or named by PROMTOOL.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import yaml
 from tests.house.source import ROOT
 
 RULES: Final = ROOT / "deploy" / "prometheus" / "alerts.yaml"
-PROMTOOL: Final = os.environ.get("QUARRY_PROMTOOL") or shutil.which("promtool")
+PROMTOOL: Final = os.environ.get("PROMTOOL") or shutil.which("promtool")
 MINUTES: Final = 60
 
 PAIR: Final = {"consumer_group": "billing", "topic": "orders"}
@@ -145,7 +145,7 @@ def test_a_fault_is_planted_for_each_rule() -> None:
     assert [each["alert"] for each in alerts()] == list(PLANTED)
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="no promtool on the path, and none named by QUARRY_PROMTOOL")
+@pytest.mark.skipif(PROMTOOL is None, reason="no promtool on the path, and none named by PROMTOOL")
 def test_each_rule_fires_on_its_fault_and_is_silent_otherwise(tmp_path: Path) -> None:
     assert PROMTOOL is not None
     assert _promtool("check", "rules", RULES).returncode == 0
