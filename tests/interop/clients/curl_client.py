@@ -28,6 +28,7 @@ from tests.interop.clients.reporting import (
     PREFIX,
     REFUSAL,
     CannotTry,
+    compressible,
     report,
 )
 
@@ -121,7 +122,7 @@ class Client:
         return self.transfer([Request(method, body, **options)])[0]
 
     def equal(self, method: str, size: int, **options: Any) -> str:
-        body = bytes(range(251)) * (size // 251) + bytes(size % 251)
+        body = compressible(size)
         answer = self.call(method, body, **options)
         assert answer.status == OK, answer
         assert answer.messages == [body]

@@ -13,7 +13,15 @@ from typing import Any
 
 import grpc
 
-from tests.interop.clients.reporting import LARGE_HEADER_SIZE, LARGE_SIZE, PATIENCE_S, PREFIX, REFUSAL, report
+from tests.interop.clients.reporting import (
+    LARGE_HEADER_SIZE,
+    LARGE_SIZE,
+    PATIENCE_S,
+    PREFIX,
+    REFUSAL,
+    compressible,
+    report,
+)
 
 
 class Client:
@@ -34,7 +42,7 @@ class Client:
         raise AssertionError("the call succeeded")
 
     def equal(self, size: int, method: str = "Echo", **options: Any) -> str:
-        body = bytes(range(251)) * (size // 251) + bytes(size % 251)
+        body = compressible(size)
         assert self.unary(method, body, **options) == body
         return f"{size} bytes"
 

@@ -28,7 +28,7 @@ const (
 	patience  = 20 * time.Second
 	largeSize = 4 << 20
 
-	largeHeaderSize = 20_000
+	largeHeaderSize = 15_000
 )
 
 // rawCodec hands bytes through as they are.
@@ -54,7 +54,8 @@ func (c client) call(ctx context.Context, method string, body []byte, options ..
 func (c client) equal(method string, size int, options ...grpc.CallOption) (string, error) {
 	body := make([]byte, size)
 	for i := range body {
-		body[i] = byte(i % 251)
+		run := uint32(i / 16)
+		body[i] = byte(run * run * 2_654_435_761 >> 24) // gzip makes it some eight times smaller
 	}
 	answer, err := c.call(context.Background(), method, body, options...)
 	if err == nil && !bytes.Equal(answer, body) {

@@ -10,7 +10,7 @@ const PREFIX = "/interop.Service/";
 const REFUSAL = "größer als 100 %: 大";
 const PATIENCE_MS = 20_000;
 const LARGE_SIZE = 4 * 1024 * 1024;
-const LARGE_HEADER_SIZE = 20_000;
+const LARGE_HEADER_SIZE = 15_000;
 const GZIP = 2;
 
 const [target, ca] = process.argv.slice(2);
@@ -32,7 +32,8 @@ function unary(method, body, { via = client, metadata = new grpc.Metadata(), tim
 
 async function equal(method, size, via) {
   const body = Buffer.alloc(size);
-  for (let index = 0; index < size; index++) body[index] = index % 251;
+  // gzip makes it some eight times smaller
+  for (let index = 0; index < size; index++) body[index] = Math.imul((index >> 4) * (index >> 4), 2_654_435_761) >>> 24;
   const answer = await unary(method, body, { via });
   assert(body.equals(answer), `${answer.length} other bytes came back`);
   return `${size} bytes`;
