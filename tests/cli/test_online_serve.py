@@ -32,9 +32,10 @@ def test_a_missing_configuration_is_named(tmp_path: Path) -> None:
 def test_a_wrong_setting_is_named(tmp_path: Path) -> None:
     config = tmp_path / "quarry.toml"
     config.write_text("[store]\nsegment_size = 'large'\n")
-    assert failure("--config", config).startswith("store.segment_size: ")
+    assert failure("--config", config).startswith(f"{config}:2: store.segment_size: ")
     assert failure("--listen", "nowhere").startswith("network.listen: ")
-    assert failure(environment={"QUARRY_NETWORK_LISTEN": "nowhere"}).startswith("network.listen: ")
+    variable = "QUARRY_NETWORK_LISTEN"
+    assert failure(environment={variable: "nowhere"}).startswith(f"{variable}: network.listen: ")
 
 
 def test_plain_text_for_other_machines_is_refused_by_name() -> None:
