@@ -58,6 +58,8 @@ def test_each_metric_has_samples_under_some_traffic() -> None:
     """
     without = {name for name, each in emitted().items() if not each.labels}
     assert without <= {
+        "quarry_concerns",
+        "quarry_dead_letters_waiting",
         "quarry_front_calls_failed_total",
         "quarry_front_connections_ended_total",
         "quarry_front_resets_received_total",
