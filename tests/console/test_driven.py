@@ -154,7 +154,7 @@ def test_files_expire_after_a_dry_run_that_says_who_has_not_read_them(
         assert segments.count() == before
         console.press(f"Delete {gone} files now")
         console.confirm("Delete files")
-        console.says(f"✓ {gone} files have gone.")
+        console.says(f"✓ {gone} files are deleted.")
         expect(segments).to_have_count(before - gone)
         console.page.locator("section", has_text="Time spans by queue").get_by_label("Topic").fill("orders")
         console.page.locator("section", has_text="Time spans by queue").get_by_role("button", name="Show").click()

@@ -81,7 +81,7 @@ SCREENS: Final = (
         *(5, "group-detail", "groups/audit"),
         says=(
             r"Next offset to read.*Max offset.*Left.*Delay",
-            r"orders\s+0\s+\d+\s+31\s+\d+\s.*▲ behind by [\d.,]+ s",
+            r"orders\s+0\s+\d+\s+31\s+\d+\s.*▲ lag [\d.,]+ s",
             r"simple consumer\s+audit\s+orders\s+PYTHON \d+\.\d+",
         ),
     ),

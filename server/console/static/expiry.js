@@ -47,7 +47,7 @@ export function expiryPanel(view, done) {
 
 function expiryPreview(view, { segments, unread, unreadComplete }, rewriteQueues, place, done) {
   return [
-    h("h3", null, "Dry run: nothing has gone yet"),
+    h("h3", null, "Dry run: nothing has been deleted yet"),
     table(
       "Files that would be deleted",
       [
@@ -75,7 +75,7 @@ function expiryPreview(view, { segments, unread, unreadComplete }, rewriteQueues
       ),
       !unreadComplete && h("p", { class: "notice warn" }, "▲ There are more groups and queues than were looked at."),
       workButton(
-        `Let ${counted(segments.length, "file")}now`,
+        `Delete ${counted(segments.length, "file")} now`,
         async () => {
           const gone = await confirm({
             title: "Delete the expired files?",
@@ -114,7 +114,7 @@ async function untilGone(view, names) {
   for (let look = 0; look < 60; look += 1) {
     const { segments } = await view.call("StorageService/GetStorage");
     const left = segments.filter((one) => names.includes(one.name)).length;
-    if (!left) return h("p", { class: "notice good" }, `✓ ${counted(names.length, "file has", "files have")} gone.`);
+    if (!left) return h("p", { class: "notice good" }, `✓ ${counted(names.length, "file is", "files are")} deleted.`);
     await new Promise((resolve) => {
       setTimeout(resolve, 1000);
     });

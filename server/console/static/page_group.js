@@ -162,7 +162,7 @@ async function queuesTable(view, name) {
           cell: (one) =>
             known(one.consumeTimestamp)
               ? time(one.consumeTimestamp)
-              : h("span", { class: "none" }, "has gone past none that is kept"),
+              : h("span", { class: "none" }, "nothing consumed yet"),
         },
         {
           title: "Delay",
