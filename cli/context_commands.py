@@ -16,7 +16,7 @@ import typer
 from quarry_mq.cli.context_file import CURRENT, ContextInvalid, all_contexts, contexts_file, read_context
 from quarry_mq.cli.contexts import chosen_name
 from quarry_mq.cli.online.connection.arguments import Json
-from quarry_mq.cli.online.connection.messaging import is_reached, who_is
+from quarry_mq.cli.online.connection.probe import is_reached, who_is
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.output import print_object, print_rows
 

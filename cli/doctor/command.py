@@ -11,7 +11,7 @@ import typer
 from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.contexts import chosen
 from quarry_mq.cli.doctor.findings import Finding, Verdict, fault, fine
-from quarry_mq.cli.offline.opened_store import Json
+from quarry_mq.cli.offline.arguments import Json
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.output import json_line
 from quarry_mq.cli.terminal.text import one_line, say

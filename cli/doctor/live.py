@@ -16,7 +16,7 @@ from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.doctor.findings import Finding, fault, fine, unknown, warning
 from quarry_mq.cli.doctor.machine import DISTRIBUTION
 from quarry_mq.cli.online.connection.concerns import ask_concerns
-from quarry_mq.cli.online.connection.messaging import TIMEOUT_S, Answer, Told, who_is
+from quarry_mq.cli.online.connection.probe import TIMEOUT_S, Answer, Told, who_is
 from quarry_mq.cli.terminal.text import time_text
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.addresses import Address

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.doctor.findings import Finding, fault, fine, unknown, warning
-from quarry_mq.cli.online.connection.messaging import TIMEOUT_S, is_reached
+from quarry_mq.cli.online.connection.probe import TIMEOUT_S, is_reached
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 

@@ -10,7 +10,8 @@ from typing import Annotated, Final
 
 import typer
 
-from quarry_mq.cli.offline.opened_store import Json, logs_aside, opened, reporting_errors
+from quarry_mq.cli.offline.arguments import Json
+from quarry_mq.cli.offline.opened_store import logs_aside, opened, reporting_errors
 from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import AdminOrNone, StoreOrNone, broker_of, pairs
 from quarry_mq.cli.terminal.exit import Exit

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from quarry_mq.cli.offline.decode import json_line, record_fields, record_lines
-from quarry_mq.cli.offline.opened_store import Json, Topic
+from quarry_mq.cli.offline.arguments import Json, Topic
+from quarry_mq.cli.offline.record_text import json_line, record_fields, record_lines
 from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import AdminOrNone, StoreOrNone, broker_of
 from quarry_mq.cli.online.messages.message_query import found_pages

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from quarry_mq.cli.offline.opened_store import Json, opened
+from quarry_mq.cli.offline.arguments import Json
+from quarry_mq.cli.offline.opened_store import opened
 from quarry_mq.cli.offline.queues import Source, list_queues, show_summary
 from quarry_mq.cli.online.connection.administration import admin_port
 from quarry_mq.cli.online.connection.arguments import broker_of

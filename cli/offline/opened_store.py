@@ -1,7 +1,4 @@
-"""Offline commands share these arguments and options, and the way in which a store is opened for a command.
-
-A command ends with one line when something fails.
-"""
+"""Opens a store for offline commands, and ends them with one line when something fails."""
 
 from __future__ import annotations
 
@@ -10,10 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
 import structlog
-import typer
 from structlog.typing import EventDict
 
 from quarry_mq.cli.terminal.exit import Exit, end
@@ -76,9 +71,3 @@ def _line(store: Path, text: str) -> str:
     """Return one line that names the store, or a file in it."""
     line = " ".join(text.split())
     return line if str(store) in line else f"{store}: {line}"
-
-
-Store = Annotated[Path, typer.Argument(metavar="STORE", help="Store directory: the one that contains commitlog/.")]
-Topic = Annotated[str, typer.Option("--topic", help="Name of the topic.")]
-Queue = Annotated[int, typer.Option("--queue", min=0, help="Number of the queue.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]

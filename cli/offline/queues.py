@@ -10,8 +10,9 @@ from typing import Annotated, Final
 
 import typer
 
-from quarry_mq.cli.offline.decode import exact_time_text, json_line
-from quarry_mq.cli.offline.opened_store import Json, Queue, Store, Topic, opened
+from quarry_mq.cli.offline.arguments import Json, Queue, Store, Topic
+from quarry_mq.cli.offline.opened_store import opened
+from quarry_mq.cli.offline.record_text import exact_time_text, json_line
 from quarry_mq.cli.terminal.text import one_line, say
 from quarry_mq.store.consumequeue.queue_summary import QueueSummary
 from quarry_mq.store.message import QueueId

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from quarry_mq.cli.offline.decode import json_line
-from quarry_mq.cli.offline.opened_store import Json, reporting_errors
+from quarry_mq.cli.offline.arguments import Json
+from quarry_mq.cli.offline.opened_store import reporting_errors
+from quarry_mq.cli.offline.record_text import json_line
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.store.backup import check_restore

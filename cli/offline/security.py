@@ -8,8 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
-from quarry_mq.cli.offline.decode import json_line
-from quarry_mq.cli.offline.opened_store import Json, Store
+from quarry_mq.cli.offline.arguments import Json, Store
+from quarry_mq.cli.offline.record_text import json_line
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.protocol.clock import SystemClock

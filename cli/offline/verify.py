@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from quarry_mq.cli.offline.decode import json_line
-from quarry_mq.cli.offline.opened_store import Json, Store, opened, reporting_errors
+from quarry_mq.cli.offline.arguments import Json, Store
+from quarry_mq.cli.offline.opened_store import opened, reporting_errors
+from quarry_mq.cli.offline.record_text import json_line
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import say, word

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from quarry_mq.cli.offline.decode import json_line
-from quarry_mq.cli.offline.opened_store import Json, Store
+from quarry_mq.cli.offline.arguments import Json, Store
+from quarry_mq.cli.offline.record_text import json_line
 from quarry_mq.cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
 from quarry_mq.cli.pipeline.session import Conf, Master, damage_fields, spark_session, tell_damage
 from quarry_mq.cli.terminal.exit import Exit

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from quarry_mq.cli.offline.decode import json_line
-from quarry_mq.cli.offline.opened_store import Json, Store
+from quarry_mq.cli.offline.arguments import Json, Store
+from quarry_mq.cli.offline.record_text import json_line
 from quarry_mq.cli.pipeline.arguments import Since, Until, time_ms
 from quarry_mq.cli.pipeline.session import Conf, Master, spark_session
 from quarry_mq.cli.terminal.text import say

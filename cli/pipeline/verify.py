@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from quarry_mq.cli.offline.opened_store import Json, Store
+from quarry_mq.cli.offline.arguments import Json, Store
 from quarry_mq.cli.offline.verify import show
 from quarry_mq.cli.pipeline.session import Conf, Master, spark_session
 from quarry_mq.cli.terminal.exit import Exit

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from quarry_mq.cli.offline.decode import exact_time_text, json_line, record_fields, record_lines
+from quarry_mq.cli.offline.record_text import exact_time_text, json_line, record_fields, record_lines
 from quarry_mq.store.message import Host, PhysicalOffset, host_text
 from quarry_mq.store.record import Blank
 from tests.record.records import HOST_V6, message, record, whole

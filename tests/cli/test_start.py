@@ -14,6 +14,10 @@ from quarry_mq.cli.main import app
 from tests.e2e.broker import PROJECT
 
 HEAVY = {"aiohttp", "cryptography", "jsonschema", "numpy", "pyspark", "structlog", "textual"}
+USE_A_STORE = {
+    *("serve", "console", "queues", "backup", "index", "verify", "recover", "restore", "decode", "units", "migrate"),
+    *("export-metadata", "pipeline"),
+}
 
 
 def imported(*words: str) -> set[str]:
@@ -33,6 +37,19 @@ def test_a_command_imports_what_it_needs_alone(words: tuple[str, ...]) -> None:
     """Shells ask `quarry` at each tabulator key, and scripts call it in loops."""
     needless = HEAVY if "topic" in words or "produce" in words else HEAVY | {"grpc", "google"}
     assert needless & imported(*words) == set()
+
+
+def test_only_commands_that_use_a_store_load_one() -> None:
+    """A command is loaded to show its help, and a shell that completes its options does that, too."""
+    others = [name for name in COMMANDS if name not in USE_A_STORE]
+    code = (
+        "import sys, typer\nfrom quarry_mq.cli.main import app\n"
+        f"for name in {others!r}:\n    typer.main.get_command(app).load(name)\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert len(others) > 30
+    assert not {"numpy", "rocksdict", "quarry_mq.kv", "quarry_mq.server.broker"} & set(done.stdout.split())
 
 
 def test_help_lists_all_commands_in_sections() -> None:

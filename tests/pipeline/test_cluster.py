@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.cli.offline.decode import json_line
+from quarry_mq.cli.offline.record_text import json_line
 from tests.cli.spark_runner import SPARK, quarry
 from tests.conftest import GoldenStore
 from tests.pipeline.cluster import Cluster

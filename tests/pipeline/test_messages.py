@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from quarry_mq.cli.offline.decode import record_fields
+from quarry_mq.cli.offline.record_text import record_fields
 from quarry_mq.pipeline.source import schema_of
 from quarry_mq.pipeline.source.message_columns import COLUMNS
 from quarry_mq.pipeline.source.messages import MessageReader

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from quarry_mq.cli import serve as command
+from quarry_mq.cli import shards as command
 from quarry_mq.server.settings.broker_settings import BrokerSettings, SettingsInvalid, load_settings
 from quarry_mq.server.shards.plan import cluster_settings, plan_shards, variables_of
 from quarry_mq.store.security.sealer import read_keys

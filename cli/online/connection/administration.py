@@ -91,8 +91,6 @@ def asked_names(address: str) -> Names:
     """Return the function that asks the broker at this admin port for names, when a hint needs them."""
 
     def names(kind: str) -> Sequence[str]:
-        from quarry_mq.cli.online.connection.administration import names_of  # not at the top: only errors need it
-
         return names_of(kind, address, chosen())
 
     return names
@@ -163,8 +161,8 @@ def names_of(kind: str, address: str, context: Context | None, *, prefix: str = 
     """
     found: list[str] = []
     with suppress(grpc.RpcError, ValueError), open_channel(address, context) as channel:
-        for name in islice(_names(kind, channel, prefix), NAMES_MAX):  # what came before an error is kept
-            found.append(name)  # noqa: PERF402
+        for name in islice(_names(kind, channel, prefix), NAMES_MAX):
+            found.append(name)  # noqa: PERF402 - what came before an error is kept
     return found
 
 

@@ -1,26 +1,19 @@
-"""Connects a command to a broker's messaging port.
-
-For commands that go on without a broker, it is checked whether one is there.
-"""
+"""Connects a command to a broker's messaging port."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple, cast
 
 import grpc
 
-from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.contexts import chosen
-from quarry_mq.cli.online.connection.administration import asked_names, endpoint_of, open_channel, refusal
+from quarry_mq.cli.online.connection.administration import asked_names, endpoint_of, refusal
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.hints import no_names
 from quarry_mq.client.errors import CallRefused
 from quarry_mq.client.messaging import MessagingClient
 from quarry_mq.client.requests import Subscription
-from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
-from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 
 
 @contextmanager
@@ -37,51 +30,3 @@ def messaging_port(endpoint: str, *, subscription: Subscription | None = None) -
         end(Exit.COULD_NOT_RUN, refusal(error, endpoint))
     except ValueError as error:
         end(Exit.COULD_NOT_RUN, f"{endpoint}: {error}")
-
-
-TIMEOUT_S: Final = 3.0
-_SILENCE: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED})
-
-
-class Told(NamedTuple):
-    """The broker's description of itself."""
-
-    name: str
-    version: str
-    store_directory: str
-    started_at_ms: int
-    invisible_bytes: int
-    """Bytes of the log that consumers do not see yet."""
-
-
-class Answer(NamedTuple):
-    """The answer of an admin port. If `broker` is None, `refusal` says why the server does not describe itself."""
-
-    address: str
-    broker: Told | None
-    refusal: str = ""
-
-
-def who_is(address: str, context: Context | None) -> Answer | None:
-    """Ask which broker answers at an admin port; None: no answer within `TIMEOUT_S`."""
-    with open_channel(address, context) as channel:
-        stub = AdminServiceStub(channel)
-        try:
-            told = stub.GetBroker(pb.GetBrokerRequest(), timeout=TIMEOUT_S)
-        except grpc.RpcError as error:
-            call = cast("grpc.Call", error)
-            if call.code() in _SILENCE:
-                return None
-            return Answer(address, None, f"{call.code().name.lower().replace('_', ' ')}: {call.details()}")
-    invisible = told.log.appended_offset - told.log.dispatched_offset
-    return Answer(address, Told(told.name, told.version, told.store_directory, told.started_at_ms, invisible))
-
-
-def is_reached(address: str, context: Context) -> bool:
-    """Return whether a server at a messaging port speaks HTTP/2 within `TIMEOUT_S`, with the context's TLS settings."""
-    with open_channel(address, context) as channel:
-        try:
-            grpc.channel_ready_future(channel).result(timeout=TIMEOUT_S)
-        except grpc.FutureTimeoutError:
-            return False
-    return True

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from quarry_mq.cli.offline.opened_store import Topic
+from quarry_mq.cli.offline.arguments import Topic
 from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.online.messages.message_query import TRACE_COLUMNS, found_pages, query, trace_rows

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from quarry_mq.cli.offline.opened_store import Topic
+from quarry_mq.cli.offline.arguments import Topic
 from quarry_mq.cli.online.connection.administration import known, known_time, official_port, service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, option_ms
 from quarry_mq.cli.online.messages.consume import message_fields

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from quarry_mq.cli.offline.decode import exact_time_text, record_fields
+from quarry_mq.cli.offline.record_text import exact_time_text, record_fields
 from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.online.messages.message_query import (

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from quarry_mq.cli.offline.opened_store import Topic
+from quarry_mq.cli.offline.arguments import Topic
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, option_ms
 from quarry_mq.cli.online.maintenance.job_progress import Wait, run_job
 from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2 as pb
