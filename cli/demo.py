@@ -140,17 +140,21 @@ def run_client(endpoint: str, home: Path) -> int:
 
 def free_addresses() -> Addresses:
     """Return the addresses that a broker has without settings, if nothing listens there, and free ones otherwise."""
-    if all(map(_is_free, DEFAULTS)):
+    if all(is_free(int(address.rpartition(":")[2]), reused=True) for address in DEFAULTS):
         return DEFAULTS
     return Addresses(*(f"127.0.0.1:{port}" for port in free_ports(len(DEFAULTS))))
 
 
-def _is_free(address: str) -> bool:
-    host, _, port = address.rpartition(":")
+def is_free(port: int, *, reused: bool = False) -> bool:
+    """Return whether a process can listen on this port of the loopback address.
+
+    With `reused` the port may still have connections of a process that has ended, as brokers may when they start.
+    """
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reused:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, int(port)))
+            probe.bind(("127.0.0.1", port))
         except OSError:
             return False
     return True
@@ -165,6 +169,6 @@ def free_ports(count: int) -> list[int]:
     found: list[int] = []
     while len(found) < count:
         port = secrets.choice(PORTS)
-        if port not in found and _is_free(f"127.0.0.1:{port}"):
+        if port not in found and is_free(port):
             found.append(port)
     return found

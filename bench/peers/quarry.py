@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from bench import flames
-from quarry_mq.cli.demo import free_ports
+from quarry_mq.cli.demo import free_ports, is_free
 from quarry_mq.server.shards.plan import PORT_STEP
 from quarry_mq.store.settings import Durability
 
@@ -134,7 +133,7 @@ class QuarryShards(Quarry):
         while True:
             ports = free_ports(3)
             others = [port + PORT_STEP * number for port in ports for number in range(1, self._count)]
-            if len({port % PORT_STEP for port in ports}) == len(ports) and all(map(_is_free, others)):
+            if len({port % PORT_STEP for port in ports}) == len(ports) and all(map(is_free, others)):
                 return ports
 
     def _says_ready(self, line: bytes) -> bool:
@@ -149,12 +148,3 @@ class QuarryShards(Quarry):
             own = {name.decode(): value.decode() for name, _, value in pairs if name.startswith(b"QUARRY_NETWORK_")}
             found.append(Shard(own["QUARRY_NETWORK_LISTEN"], own["QUARRY_NETWORK_ADMIN"], pid))
         return sorted(found)
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

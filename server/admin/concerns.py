@@ -23,7 +23,7 @@ from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.server.admin.dead_letter_box import DeadLetterBox, Unsent
 from quarry_mq.server.admin.sources import Sources
 from quarry_mq.server.delivery.fetch import DamagedQueue
-from quarry_mq.server.lag.stuck_groups import Stuck, StuckGroup
+from quarry_mq.server.lag.stuck_groups import SHOWN, Stuck, StuckGroup
 from quarry_mq.server.process.certificates import WARN_BEFORE_S
 from quarry_mq.server.wire.status import without_places
 
@@ -31,8 +31,6 @@ DISPATCH_LAG_BYTES: Final = 64 << 20
 """Bytes of dispatch lag that flushes and batches do not cause on a disk that keeps up."""
 LOOP_LATE_S: Final = 1.0
 """A third of the time that clients wait for a send."""
-SHOWN: Final = 3
-"""Concerns of one kind that are told one by one. Of more there is one that counts the rest."""
 CLOCK_SLACK_MS: Final = 5_000
 DAY_S: Final = 86_400
 

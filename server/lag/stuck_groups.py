@@ -19,7 +19,7 @@ from quarry_mq.server.lag.consumer_lag import PairLag
 from quarry_mq.server.lag.measurement import GroupTopic
 
 SHOWN: Final = 3
-"""Groups of one kind that are named, those with the oldest message."""
+"""Findings of one kind that are named, the worst first. Of more there is one concern that counts the rest."""
 
 
 class Stuck(Enum):

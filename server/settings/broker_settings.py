@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from pydantic import PrivateAttr, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError, TomlConfigSettingsSource
 
 from quarry_mq.protocol.limits import WireLimits
@@ -321,12 +322,17 @@ def _without_service_links(values: object) -> object:
     return {key: value for key, value in values.items() if not SERVICE_LINK.fullmatch(key)}
 
 
-def setting_keys() -> Iterator[str]:
-    """Yield the name of each setting, as `section.key`."""
+def setting_fields() -> Iterator[tuple[str, FieldInfo]]:
+    """Yield the name of each setting, as `section.key`, with its field."""
     for section, its in BrokerSettings.model_fields.items():
         assert isinstance(its.annotation, type)
         assert issubclass(its.annotation, Section)
-        yield from (f"{section}.{key}" for key in its.annotation.model_fields)
+        yield from ((f"{section}.{key}", field) for key, field in its.annotation.model_fields.items())
+
+
+def setting_keys() -> Iterator[str]:
+    """Yield the name of each setting, as `section.key`."""
+    return (key for key, _ in setting_fields())
 
 
 def variable_of(key: str) -> str:

@@ -13,12 +13,12 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 import structlog
-from pydantic import BaseModel, ByteSize, ValidationError
+from pydantic import ByteSize, ValidationError
 from pydantic.fields import FieldInfo
 
 from quarry_mq.kv import KeyValueEngine
 from quarry_mq.server.errors import NoSuchSetting
-from quarry_mq.server.settings.broker_settings import BrokerSettings, SettingsInvalid, in_one_line
+from quarry_mq.server.settings.broker_settings import BrokerSettings, SettingsInvalid, in_one_line, setting_fields
 from quarry_mq.server.settings.sections import Section
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.state.identity import META
@@ -135,14 +135,10 @@ class LiveSettings:
 
 def live_fields() -> Iterator[tuple[str, FieldInfo]]:
     """Yield the fields that can be changed, each with its key."""
-    for section, outer in BrokerSettings.model_fields.items():
-        model = outer.annotation
-        assert isinstance(model, type)
-        assert issubclass(model, BaseModel)
-        for name, field in model.model_fields.items():
-            extra = field.json_schema_extra
-            if isinstance(extra, dict) and extra.get("live"):
-                yield f"{section}.{name}", field
+    for key, field in setting_fields():
+        extra = field.json_schema_extra
+        if isinstance(extra, dict) and extra.get("live"):
+            yield key, field
 
 
 def _with(settings: BrokerSettings, texts: Mapping[str, str]) -> BrokerSettings:

@@ -1,4 +1,4 @@
-"""What needs attention is told with its command, by the broker and all that show it; the command ends the concern."""
+"""The broker and all that show concerns name the same command for a concern, and the command ends the concern."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Series(NamedTuple):
 
 
 class Planted(NamedTuple):
-    """What makes a rule fire, and the labels of its alert beside `instance`."""
+    """A fault makes a rule fire; `labels` are those of its alert beside `instance`."""
 
     series: Sequence[Series]
     labels: Mapping[str, str] = {}

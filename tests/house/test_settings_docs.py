@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 
-from pydantic import BaseModel, ByteSize
+from pydantic import ByteSize
 
-from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.broker_settings import setting_fields
 from quarry_mq.server.settings.live_settings import live_fields
 from tests.house.source import name, production_files, tree
 
@@ -33,14 +33,10 @@ def shown(value: object) -> str:
 
 def rows() -> Iterator[tuple[str, str, str]]:
     changeable = dict(live_fields())
-    for section, outer in BrokerSettings.model_fields.items():
-        model = outer.annotation
-        assert isinstance(model, type)
-        assert issubclass(model, BaseModel)
-        for key, field in model.model_fields.items():
-            assert field.description, f"{section}.{key} has no description"
-            live = ", live" if f"{section}.{key}" in changeable else ""
-            yield f"{section}.{key}", shown(field.default) + live, field.description
+    for key, field in setting_fields():
+        assert field.description, f"{key} has no description"
+        live = ", live" if key in changeable else ""
+        yield key, shown(field.default) + live, field.description
 
 
 def documented() -> list[tuple[str, str, str]]:

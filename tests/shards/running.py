@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from quarry_mq.cli.demo import free_ports
+from quarry_mq.cli.demo import free_ports, is_free
 from quarry_mq.server.shards.process import Child, Launch
 from tests.e2e.broker import PROJECT, clean_environment, quarry, until
 
@@ -112,17 +111,8 @@ def ports_of_two_shards() -> list[int]:
     """Three for the first shard; those of the second, a hundred above, were free as well."""
     while True:
         ports = free_ports(3)
-        if len({port % 100 for port in ports}) == 3 and all(map(_is_free, ports)):
+        if len({port % 100 for port in ports}) == 3 and all(is_free(port + 100) for port in ports):
             return ports
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port + 100))
-        except OSError:
-            return False
-    return True
 
 
 def is_running(pid: int) -> bool:
