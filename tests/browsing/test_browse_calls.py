@@ -15,7 +15,7 @@ import pytest
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.quarry.admin.v1 import browsing_pb2 as pb
 from quarry_mq.protocol.signature import signed_admin_headers
-from quarry_mq.server.admin import browsing as tails
+from quarry_mq.server.admin import browsing as browsing_module
 from quarry_mq.server.admin_port.messages import browsing
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.metadata import TopicType
@@ -248,7 +248,7 @@ def test_no_more_come_than_the_caller_wants_and_the_others_are_counted(broker: S
 
 
 def test_what_comes_too_fast_to_be_looked_at_is_counted(broker: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tails, "WAITING_MAX", 3)
+    monkeypatch.setattr(browsing_module, "WAITING_MAX", 3)
     topic = broker.topic(queues=1)
 
     async def follow() -> None:
@@ -261,7 +261,7 @@ def test_what_comes_too_fast_to_be_looked_at_is_counted(broker: Served, monkeypa
 
 
 def test_so_many_may_look_on_at_once(broker: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tails, "TAILS_MAX", 2)
+    monkeypatch.setattr(browsing_module, "TAILS_MAX", 2)
     topic = broker.topic()
 
     async def follow() -> None:

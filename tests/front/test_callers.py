@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quarry_mq.server.front.h2 import door as callers
+from quarry_mq.server.front.h2 import door as door_module
 from quarry_mq.server.front.h2.door import Callers
 from quarry_mq.server.front.h2.limits import FRAMES_PER_TURN, FairScheduler
 from tests.contracts.front_client import soon
@@ -124,8 +124,8 @@ def test_a_turn_that_is_used_up_by_calls_begins_no_handshake(street: Street) -> 
 
 
 def test_so_many_handshakes_of_an_address_are_under_way(street: Street, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callers, "HANDSHAKES_MAX", 3)
-    monkeypatch.setattr(callers, "HANDSHAKE_YIELDS_S", 1_000.0)
+    monkeypatch.setattr(door_module, "HANDSHAKES_MAX", 3)
+    monkeypatch.setattr(door_module, "HANDSHAKE_YIELDS_S", 1_000.0)
 
     async def test() -> None:
         door, other = street.door("10.0.0.1"), street.door("10.0.0.2")
@@ -151,8 +151,8 @@ def test_so_many_handshakes_of_an_address_are_under_way(street: Street, monkeypa
 def test_a_handshake_that_takes_long_gives_way_to_those_that_wait(
     street: Street, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(callers, "HANDSHAKES_MAX", 2)
-    monkeypatch.setattr(callers, "HANDSHAKE_YIELDS_S", 0.01)
+    monkeypatch.setattr(door_module, "HANDSHAKES_MAX", 2)
+    monkeypatch.setattr(door_module, "HANDSHAKE_YIELDS_S", 0.01)
 
     async def test() -> None:
         door = street.door("10.0.0.1")

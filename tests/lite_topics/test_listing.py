@@ -10,7 +10,7 @@ import pytest
 from quarry_mq.protocol.proto.quarry.admin.v1 import lite_topics_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
 from quarry_mq.server.admin_port.calls.access import admin_needs
-from quarry_mq.server.lite import lite_topics as listing
+from quarry_mq.server.lite import lite_topics as lite_topics_module
 from quarry_mq.store.consumequeue import names
 from quarry_mq.store.layout.queue_phase import QueueMode
 from quarry_mq.store.message import QueueId, QueueOffset
@@ -81,7 +81,7 @@ def test_lite_topics_are_listed_in_pages(with_broker: WithBroker, monkeypatch: p
 
 
 def test_no_page_is_longer_than_it_may_be(with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "PAGE_MAX", 3)
+    monkeypatch.setattr(lite_topics_module, "PAGE_MAX", 3)
 
     async def test(broker: RunningBroker) -> None:
         make_parent(broker)
