@@ -9,6 +9,7 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tests import golden
 from tests.object_store import server as s3
@@ -27,6 +28,14 @@ class _OnePackage(MetaPathFinder):
 
 
 sys.meta_path.insert(0, _OnePackage())
+
+# Errors are logged with plain frames, as by a broker. The default of structlog has colours and takes 150 ms for each.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 
 
 def _stats(root: Path) -> dict[str, tuple[int, int]]:

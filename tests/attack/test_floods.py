@@ -65,7 +65,7 @@ def attack(broker: Broker, kind: str, connections: int, seconds: float, who: Hea
         assert_unharmed(broker)
 
 
-@pytest.mark.parametrize("kind", ["routes", "malformed"])
+@pytest.mark.parametrize("kind", ["routes", pytest.param("malformed", marks=pytest.mark.slow)])
 def test_an_honest_client_keeps_its_pace_beside_one_connection_that_floods(broker: Broker, kind: str) -> None:
     attack(broker, kind, connections=1, seconds=0.8)
 

@@ -41,6 +41,7 @@ def test_export_writes_files_and_goes_on_where_it_ended(golden_store: GoldenStor
     assert told["files"] == len(list(place.glob("topic=*/day=*/*.parquet")))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_verify_says_what_quarry_verify_says(tmp_path: Path) -> None:
     root = tmp_path / "store"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import zlib
 from collections.abc import Awaitable, Callable, Iterator
@@ -189,3 +190,13 @@ def test_a_file_that_is_no_certificate_is_named(tmp_path: Path) -> None:
     wrong.write_text("nothing")
     with pytest.raises(ValueError, match=rf"{wrong}: cannot be used for TLS"):
         Endpoint("host:1", tls=True, ca=wrong).check_tls_files()
+
+
+def test_a_client_that_ended_keeps_no_call(broker: Broker, subscription: Subscription) -> None:
+    """A call that is deleted at the end of the interpreter may wait for ever: its program never ended."""
+    before = {id(call) for call in gc.get_objects() if isinstance(call, grpc.Call)}
+    client = MessagingClient(Endpoint(broker.endpoint), subscription=subscription)
+    with client:
+        client.receive(limit=1, invisible_s=30, wait_s=0)
+        assert [call for call in gc.get_objects() if isinstance(call, grpc.Call) and id(call) not in before]
+    assert not [call for call in gc.get_objects() if isinstance(call, grpc.Call) and id(call) not in before]

@@ -134,6 +134,7 @@ def judge(broker: Broker, ledger: Ledger, outages: Sequence[Outage], *, may_refu
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_stop_under_load_loses_nothing(start_broker: StartBroker, start_clients: StartClients) -> None:
     broker = start_broker()
     judge(broker, *play(broker, start_clients, languages=["python"], rounds=2, seed=1))

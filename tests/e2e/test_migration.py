@@ -95,6 +95,7 @@ def migration(broker: Broker, *arguments: str) -> Any:
     return json.loads(broker.administer("migration", *arguments, "--json"))
 
 
+@pytest.mark.slow
 def test_there_and_back_and_there_again_while_clients_go_on(broker: Broker) -> None:
     """rmq#8600: after RocketMQ's switch the older messages could not be read; here nobody notices."""
     broker.start(settings={"consume_queue.mode": "file"})

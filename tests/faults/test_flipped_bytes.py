@@ -21,7 +21,7 @@ from quarry_mq.store.errors import StoreDamaged
 from tests.faults.damage import after
 from tests.faults.small_store import Content, build, build_killed, opened
 
-SAMPLES = 60
+SAMPLES = 30
 PARTS = 8
 """Into which the slow run is divided, so that several processes can share it (pytest -k part3)."""
 UNREAD = ("LOG", "LOCK")

@@ -27,7 +27,7 @@ __all__ = ["one_thread", "small_pages"]
 """The fixtures by which a place stands for one order of steps."""
 
 MESSAGES_FIRST: Final = 30
-EVERY: Final = 7
+EVERY: Final = 14
 """Of the steps, so many apart are tried in the normal run."""
 
 

@@ -94,6 +94,7 @@ def test_a_file_store_of_rocketmq_goes_to_rocksdb_and_back(
     assert agrees(root)
 
 
+@pytest.mark.slow
 def test_a_double_write_store_of_rocketmq(golden_copy: GoldenStore, golden_store: GoldenStore, tmp_path: Path) -> None:
     """Its light queues are numbered by RocksDB, whose numbers its consumers know: RocketMQ's files count otherwise."""
     root, rebuilt = golden_copy("double-clean") / "store", tmp_path / "rebuilt"
@@ -329,7 +330,7 @@ class MortalDisk(PosixDisk):
 @pytest.mark.parametrize(
     "remove_old", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["set aside", "removed"]
 )
-@pytest.mark.parametrize("target", list(Target))
+@pytest.mark.parametrize("target", [Target.ROCKSDB, pytest.param(Target.FILE, marks=pytest.mark.slow)])
 def test_killed_at_any_change_it_can_be_run_again(tmp_path: Path, target: Target, remove_old: bool, every: int) -> None:
     """At whichever change of the disk it dies: the store opens with the same queues, and the next run goes through."""
     origin = QueueMode.FILE if target is Target.ROCKSDB else QueueMode.ROCKSDB

@@ -86,9 +86,8 @@ def rows_of(place: Path) -> list[dict[str, Any]]:
     return sorted(table.to_pylist(), key=lambda row: row["phyOffset"])
 
 
-@pytest.mark.parametrize(
-    "form", [BodyForm.PLAIN, pytest.param(BodyForm.TEXT, marks=SLOW), pytest.param(BodyForm.BASE64, marks=SLOW)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [BodyForm.PLAIN, BodyForm.TEXT, BodyForm.BASE64])
 def test_an_export_gives_every_message_and_says_which_has_no_body(
     spark: SparkSession, tmp_path: Path, form: BodyForm
 ) -> None:
@@ -167,6 +166,7 @@ def test_the_cause_of_a_workers_error_is_told(spark: SparkSession) -> None:
     assert "exception was thrown" not in _verdict(str(overflow.value))[1].lower()
 
 
+@pytest.mark.slow
 def test_topics_with_odd_names_come_back_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
     fill(tmp_path / "store", [message(topic, 0, topic.encode(), UNIQ_KEY="M") for topic in ODD_TOPICS])
     place = tmp_path / "out"
@@ -237,6 +237,7 @@ def test_an_export_gives_what_lies_beside_damage(spark: SparkSession, tmp_path: 
         assert len(rows_of(tmp_path / "out")) == 10
 
 
+@pytest.mark.slow
 def test_a_replay_sends_each_message_beside_damage_once(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     damaged(tmp_path / "log")
     options = {"endpoints": broker.endpoint}
@@ -307,6 +308,7 @@ def write_odd(root: Path) -> int:
     return len(records)
 
 
+@pytest.mark.slow
 def test_odd_records_end_no_rebuild_and_no_verification(spark: SparkSession, tmp_path: Path) -> None:
     count = write_odd(tmp_path)
     made = rebuild(spark, PosixDisk(), tmp_path, with_index=True)

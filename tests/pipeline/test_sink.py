@@ -257,6 +257,7 @@ def test_a_wrong_column_and_a_wrong_mode_are_named(spark: SparkSession, broker: 
     assert broker.administer("topic", "list", "--json") == ""
 
 
+@pytest.mark.slow
 def test_a_stream_lands_in_files_and_in_another_topic(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     write(spark.range(0, 900, 1, 3).selectExpr("cast(id as string) as body", "'blue' as tag"), broker, topic="orders")
     options = {"endpoints": broker.endpoint, "startingOffsets": "earliest", "maxMessagesPerBatch": "400"}

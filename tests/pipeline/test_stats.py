@@ -201,6 +201,7 @@ def test_damage_is_told_with_file_and_offset_and_all_else_counted(spark: SparkSe
 # -- groups
 
 
+@pytest.mark.slow
 def test_lag_is_counted_against_the_ends_of_queues(spark: SparkSession, tmp_path: Path) -> None:
     # dead letters that were sent again, and that nobody has come for
     again = [

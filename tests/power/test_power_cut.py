@@ -161,7 +161,7 @@ def cut_often(
     image.check()
 
 
-@pytest.mark.parametrize("durability", list(Durability))
+@pytest.mark.parametrize("durability", [Durability.SYNC, pytest.param(Durability.ASYNC, marks=pytest.mark.slow)])
 def test_a_few_power_cuts(
     durability: Durability, make_image: MakeImage, make_broker: MakeBroker, chance: random.Random
 ) -> None:
