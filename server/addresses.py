@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
@@ -36,6 +36,11 @@ class Address:
             return ip_address(self.host).is_unspecified
         except ValueError:
             return False
+
+    @property
+    def from_here(self) -> Address:
+        """Return an address at which this machine reaches a listener on this one."""
+        return replace(self, host="::1" if ":" in self.host else "127.0.0.1") if self.is_unspecified else self
 
     @property
     def ip_version(self) -> int | None:

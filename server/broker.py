@@ -344,6 +344,8 @@ class Broker:
     async def _listen(self) -> str:
         """Open the messaging ports; return the address of the first, which all clients know."""
         network, tls = self._settings.network, self._certificates.messaging
+        if network.tls != "optional":  # a start without the certificate would be in vain
+            await asyncio.to_thread(self._certificates.load_messaging)
         if network.tls == "off":
             listening = await self._front.start(network.listen)
         else:

@@ -36,6 +36,7 @@ from quarry_mq.server.process.process_metrics import (
     recovery_metrics,
     watch_python,
 )
+from quarry_mq.server.process.self_signed import CERTIFICATE_NAME
 from quarry_mq.server.process.stop import Stop, StopTimes
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks import LoopThreads, Supervisor
@@ -92,7 +93,7 @@ class _Process:
     def __post_init__(self) -> None:
         self.health = HealthState()
         self.stats, self.recovery = ProcessStats(self.clock), RecoveryStats(self.clock)
-        self.certificates = Certificates(TlsPorts.of(self.settings.network))
+        self.certificates = Certificates(TlsPorts.of(self.settings, self.clock), self.clock)
 
     @contextlib.asynccontextmanager
     async def observed(self, supervisor: Supervisor) -> AsyncIterator[HttpEndpoint]:
@@ -183,7 +184,10 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
 
 def _banner(settings: BrokerSettings, http: HttpEndpoint, addresses: dict[str, str]) -> str:
     needs_tls = settings.network.tls == "required"
-    return banner(store=str(settings.store.directory), http=http.url, needs_tls=needs_tls, **addresses)
+    self_signed = settings.tls_directory / CERTIFICATE_NAME if needs_tls and settings.network.is_self_signed else None
+    return banner(
+        store=str(settings.store.directory), http=http.url, needs_tls=needs_tls, self_signed=self_signed, **addresses
+    )
 
 
 def _open_store(process: _Process, stop: Stop, show_progress: ShowProgress) -> OpenStore:

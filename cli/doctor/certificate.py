@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from cryptography import x509
 from cryptography.x509.oid import ExtensionOID
@@ -12,19 +13,22 @@ from cryptography.x509.oid import ExtensionOID
 from quarry_mq.cli.doctor.findings import Finding, fault, fine, warning
 from quarry_mq.cli.doctor.network import advertised_of
 from quarry_mq.protocol.clock import Clock
+from quarry_mq.server.front import LiveTls, TlsFiles
 from quarry_mq.server.process.certificates import WARN_BEFORE_S, Certificates, TlsPorts
+from quarry_mq.server.process.self_signed import SelfSigned
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.errors import Invalid
 
 
 def certificate(settings: BrokerSettings, clock: Clock) -> Iterator[Finding]:
     """Check whether the certificate is usable, how long it is valid, and whether it covers the advertised addresses."""
-    path = settings.network.tls_certificate
-    if path is None:
-        yield fine("certificate", "no port uses TLS")
+    network = settings.network
+    if network.tls_certificate is None:
+        yield from _self_signed(settings, clock)
         return
+    path = network.tls_certificate
     try:
-        Certificates(TlsPorts.of(settings.network), clock)
+        Certificates(TlsPorts.of(settings), clock)
         shown = x509.load_pem_x509_certificate(path.read_bytes())
     except (Invalid, OSError, ValueError) as error:
         advice = (
@@ -33,7 +37,7 @@ def certificate(settings: BrokerSettings, clock: Clock) -> Iterator[Finding]:
         )
         yield fault("certificate", str(error), advice)
         return
-    yield _lifetime(path, shown, datetime.fromtimestamp(clock.wall_ms() / 1000, UTC))
+    yield _lifetime(path, shown, datetime.fromtimestamp(clock.wall_ms() / 1000, UTC), NEW_ONE)
     names = _names(shown)
     for each in advertised_of(settings):
         if not _covers(names, each.address.host):
@@ -43,7 +47,36 @@ def certificate(settings: BrokerSettings, clock: Clock) -> Iterator[Finding]:
             )
 
 
-def _lifetime(path: Path, shown: x509.Certificate, now: datetime) -> Finding:
+def _self_signed(settings: BrokerSettings, clock: Clock) -> Iterator[Finding]:
+    """Check the self-signed certificate without making it. Most clients do not look at its names."""
+    if not settings.network.is_self_signed:
+        yield fine("certificate", "no port uses TLS")
+        return
+    files = SelfSigned.of(settings, clock)
+    if not files.certificate.exists():
+        yield fine("certificate", f"{files.certificate}, self-signed, is made for the first client with TLS")
+        return
+    try:
+        LiveTls(TlsFiles(files.certificate, files.key))
+        shown = x509.load_pem_x509_certificate(files.certificate.read_bytes())
+    except (OSError, ValueError) as error:
+        advice = f"remove {files.certificate.parent} and restart the broker: it makes another certificate"
+        yield fault("certificate", str(error), advice)
+        return
+    yield _lifetime(files.certificate, shown, datetime.fromtimestamp(clock.wall_ms() / 1000, UTC), RENEWED)
+    names = _names(shown)
+    for each in advertised_of(settings):
+        if each.with_tls and not _covers(names, each.address.host):
+            text = f"{files.certificate} is for {', '.join(names)}, but clients are sent to {each.address.host}"
+            advice = "clients that verify it refuse the broker; to have it made again, remove it and restart the broker"
+            yield warning("certificate", text, advice)
+
+
+NEW_ONE: Final = "put a new certificate there: it is used at once"
+RENEWED: Final = "a running broker renews it when a client uses TLS; its log says why not"
+
+
+def _lifetime(path: Path, shown: x509.Certificate, now: datetime, advice: str) -> Finding:
     begins, ends = shown.not_valid_before_utc, shown.not_valid_after_utc
     left_s = (ends - now).total_seconds()
     days = left_s / 86_400
@@ -53,12 +86,10 @@ def _lifetime(path: Path, shown: x509.Certificate, now: datetime) -> Finding:
         return fault(
             "certificate",
             f"{path} ended on {ends:%Y-%m-%d %H:%M} UTC",
-            "put a new certificate there: it is used at once",
+            advice,
         )
     if left_s < WARN_BEFORE_S:
-        return warning(
-            "certificate", f"{path} ends in {days:.1f} days", "put a new certificate there: it is used at once"
-        )
+        return warning("certificate", f"{path} ends in {days:.1f} days", advice)
     return fine("certificate", f"{path} is valid for {days:.0f} days")
 
 

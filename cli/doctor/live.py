@@ -6,7 +6,6 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -31,7 +30,9 @@ LAG_BYTES_MAX: Final = 64 << 20
 
 def ask(settings: BrokerSettings, context: Context | None) -> Answer | None:
     """Ask the admin port of the context, or else `network.admin`, which broker it is; None: no answer."""
-    address = context.admin if context is not None and context.admin else _reachable(settings.network.admin)
+    address = (
+        context.admin if context is not None and context.admin else str(Address.parse(settings.network.admin).from_here)
+    )
     return who_is(address, _context(settings, context))
 
 
@@ -95,7 +96,7 @@ def concerns(answer: Answer | None, settings: BrokerSettings, context: Context |
 def health(settings: BrokerSettings, clock: Clock, authority: Path | None) -> Iterator[Finding]:
     """Check `/readyz`, and the difference between the broker's clock and this one."""
     network = settings.network
-    url = f"http{'s' if network.http_tls else ''}://{_reachable(network.http)}/readyz"
+    url = f"http{'s' if network.http_tls else ''}://{Address.parse(network.http).from_here}/readyz"
     try:
         status, text, date = _get(url, authority or network.tls_certificate)
     except (OSError, ValueError) as error:
@@ -125,11 +126,3 @@ def _get(url: str, authority: Path | None) -> tuple[int, str, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read(4_096).decode(errors="replace"), error.headers.get("Date", "")
-
-
-def _reachable(listens_on: str) -> str:
-    """Return an address to connect to. The unspecified address, which stands for all of this machine's, is not one."""
-    address = Address.parse(listens_on)
-    return str(
-        replace(address, host="::1" if ":" in address.host else "127.0.0.1") if address.is_unspecified else address
-    )

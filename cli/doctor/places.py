@@ -15,6 +15,7 @@ from typing import Final
 from quarry_mq.cli.doctor.findings import Finding, fault, fine, unknown, warning
 from quarry_mq.kv import EngineLocked, KvError
 from quarry_mq.protocol.clock import Clock
+from quarry_mq.server.process.self_signed import KEY_NAME
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.errors import BrokerError, NotAStore, StoreLocked
 from quarry_mq.store.fs import PosixDisk
@@ -175,6 +176,9 @@ def secrets(settings: BrokerSettings) -> Iterator[Finding]:
         "network.metrics_token_file": network.metrics_token_file,
     }
     given = {name: path for name, path in named.items() if path is not None}
+    self_signed = settings.tls_directory / KEY_NAME
+    if network.is_self_signed and self_signed.exists():
+        given["self-signed certificate"] = self_signed
     for name, path in given.items():
         try:
             with path.open("rb"):

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Literal, TypeVar
 
 _Loaded = TypeVar("_Loaded")
@@ -16,7 +17,8 @@ class TlsFiles:
     """PEM files for listeners that speak TLS.
 
     With `client_ca` clients have to show a certificate signed by it: all of them, or with `optional` those that have
-    one. `protocol` is what ALPN must agree on.
+    one. `protocol` is what ALPN must agree on. `make` makes certificate and key where they are missing, and raises
+    ValueError that names the file; such files are not touched before they are needed.
     """
 
     certificate: Path
@@ -24,6 +26,7 @@ class TlsFiles:
     client_ca: Path | None = None
     client_certificate: Literal["required", "optional"] = "required"
     protocol: Literal["h2", "http/1.1"] = "h2"
+    make: Callable[[], None] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,33 @@ class LiveTls:
     """
 
     def __init__(self, files: TlsFiles) -> None:
-        """Load the files. Raises ValueError that names the file."""
+        """Load the files, unless they are made when they are needed. Raises ValueError that names the file."""
         self.files = files
-        self.now = self.read()
+        self._now = None if files.make is not None else self.read()
+        self._loading = Lock()
+
+    @property
+    def is_loaded(self) -> bool:
+        """Return whether there is something to show; otherwise `now` makes and reads the files, which takes a while."""
+        return self._now is not None
+
+    @property
+    def now(self) -> Shown:
+        """Return what is shown. Raises ValueError that names the file, only as long as nothing is loaded."""
+        return self._now or self.load()
+
+    def show(self, shown: Shown) -> None:
+        """Show other certificates to new connections."""
+        self._now = shown
+
+    def load(self) -> Shown:
+        """Make the files if that is to be done, and read them. Raises as `now`; may be called on any thread."""
+        with self._loading:
+            if self._now is None:
+                if self.files.make is not None:
+                    self.files.make()
+                self._now = self.read()
+            return self._now
 
     def read(self) -> Shown:
         """Return the present content of the files without showing it yet. Raises ValueError that names the file."""

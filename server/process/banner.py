@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
+
+from quarry_mq.server.addresses import Address
 
 READY_LINE: Final = "Quarry is ready."
 """The first line of the text: the program that started the broker waits for it."""
 
+SELF_SIGNED: Final = """
+TLS with the self-signed certificate {}: nobody on the network can read what clients send.
+It proves no broker's identity and keeps no client out: network.tls_certificate and security.authentication do.
+"""
 
-def banner(*, listen: str, admin: str, http: str, store: str, console: str = "", needs_tls: bool = False) -> str:
-    """Return the broker's addresses (`http` and `console` are URLs) and three lines of Python that send and receive."""
-    first, tls = "", ""
+
+def banner(
+    *,
+    listen: str,
+    admin: str,
+    http: str,
+    store: str,
+    console: str = "",
+    needs_tls: bool = False,
+    self_signed: Path | None = None,
+) -> str:
+    """Return the broker's addresses (`http` and `console` are URLs) and three lines of Python that send and receive.
+
+    `self_signed` is the certificate of a broker that needs TLS and was given none.
+    """
+    first, tls, protection = "", "", ""
     if needs_tls:
-        first, tls = "  # with GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=AUTHORITY.pem in the environment\n", ", tls_enable=True"
+        authority = self_signed or "AUTHORITY.pem"
+        first, tls = f"  # with GRPC_DEFAULT_SSL_ROOTS_FILE_PATH={authority} in the environment\n", ", tls_enable=True"
+    if self_signed is not None:
+        protection = SELF_SIGNED.format(self_signed)
     pages = f"  console     {console}     (for browsers)\n" if console else ""
     return f"""{READY_LINE}
   messaging   {listen}     (gRPC, official RocketMQ 5 clients)
   admin       {admin}     (quarry topic, quarry group)
   http        {http}/metrics  /healthz  /readyz
 {pages}  store       {store}
-
+{protection}
 Send and receive in three lines of Python (pip install rocketmq-python-client):
-{first}  import rocketmq as mq; at = mq.ClientConfiguration("{listen}", mq.Credentials())
+{first}  import rocketmq as mq; at = mq.ClientConfiguration("{Address.parse(listen).from_here}", mq.Credentials())
   p = mq.Producer(at{tls}); p.startup(); m = mq.Message(); m.topic, m.body = "demo", b"hello"; print(p.send(m))
   c = mq.SimpleConsumer(at, "me", {{"demo": mq.FilterExpression()}}{tls}); c.startup(); print(c.receive(32, 15)[0].body)
 """

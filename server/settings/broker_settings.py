@@ -44,6 +44,7 @@ from quarry_mq.server.settings.sections import (
     is_loopback,
 )
 from quarry_mq.store.errors import Invalid
+from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.layout.queue_phase import QueuePlaces
 from quarry_mq.store.retention import ExpirySettings
 from quarry_mq.store.security.sealer import Sealer, read_keys
@@ -117,6 +118,11 @@ class BrokerSettings(Section):
                 "cannot give to their clients"
             )
         return self
+
+    @property
+    def tls_directory(self) -> Path:
+        """Return the folder of the self-signed certificate."""
+        return self.network.tls_directory or StorePaths(self.store.directory).tls
 
     @property
     def console_goes_around(self) -> str:

@@ -72,6 +72,9 @@ def _own_settings(settings: BrokerSettings, number: int) -> Iterator[tuple[str, 
             address = OFF  # set explicitly, it would be refused
         if address is not None:
             yield f"network.{key}", _moved(key, address, number)
+    if settings.network.tls_directory is None:
+        # clients that verify the certificate need to know one, not one for each shard
+        yield "network.tls_directory", str(settings.tls_directory)
     if settings.index.upload_to is not None:
         # files of two stores may have one name
         yield "index.upload_to", f"{settings.index.upload_to.rstrip('/')}/{name}"

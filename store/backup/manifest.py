@@ -33,7 +33,7 @@ MANIFEST_NAME: Final = "backup-manifest.json"
 FORMAT: Final = 1
 
 COMMIT_LOG: Final = "commitlog"
-OF_THE_RUNNING: Final = frozenset({"lock", "lost+found", ".snapshot", "backup", "restoring"})
+OF_THE_RUNNING: Final = frozenset({"lock", "lost+found", ".snapshot", "backup", "restoring", "tls"})
 """Names in a store's folder that belong to the running system and not to the store: no backup holds them."""
 
 

@@ -14,9 +14,9 @@ from quarry_mq.store.fs import CopyingDisk
 from quarry_mq.store.layout.paths import StorePaths
 
 DAMAGED_NAMED_MAX: Final = 20
-_MAY_LIE_THERE: Final = frozenset({"lock", "lost+found", ".snapshot"})
-"""Names that may be in the target: fresh volumes hold the last two, and a refused attempt may leave an
-empty lock file.
+_MAY_LIE_THERE: Final = frozenset({"lock", "lost+found", ".snapshot", "tls"})
+"""Names that may be in the target: a refused attempt may leave an empty lock file, fresh volumes hold the next two, and
+the certificate, which no backup has, may stay.
 """
 
 

@@ -116,6 +116,13 @@ class StorePaths:
         return self.root / "key_index"
 
     @property
+    def tls(self) -> Path:
+        """Return the folder of the self-signed certificate and its key. It belongs to the broker, not to the store's
+        content: no backup has it.
+        """
+        return self.root / "tls"
+
+    @property
     def abort(self) -> Path:
         """Return the file that exists while a broker runs: if a start finds it, the last stop was unclean."""
         return self.root / "abort"

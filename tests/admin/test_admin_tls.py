@@ -64,7 +64,7 @@ def test_a_new_certificate_leaves_open_connections_alone(tmp_path: Path) -> None
             stub: Any = AdminServiceStub(channel)
             await soon(stub.GetBroker(pb.GetBrokerRequest()))
             new = await asyncio.to_thread(make_tls, tmp_path)
-            live.now = live.read()
+            live.show(live.read())
             assert await outcome(address, new) is grpc.StatusCode.OK
             assert await outcome(address, old) is grpc.StatusCode.UNAVAILABLE
             await soon(stub.GetBroker(pb.GetBrokerRequest()))

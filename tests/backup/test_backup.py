@@ -70,6 +70,17 @@ def test_only_what_never_changes_is_linked_with_the_store(disk: FaultyCopyingDis
     assert {each.path for each in read_manifest(disk, directory).files if each.frozen} == frozen
 
 
+def test_the_key_of_the_self_signed_certificate_is_in_no_backup_and_stays_beside_a_restored_store(
+    disk: FaultyCopyingDisk,
+) -> None:
+    put(disk, STORE / "tls" / "key.pem", b"secret")
+    directory = back_up(disk)
+    assert not [path for path in files_of(disk, directory) if "tls" in path]
+    put(disk, NEW / "tls" / "key.pem", b"of the new place")
+    restore(disk, directory, NEW, report=lambda _: None)
+    assert disk.read(NEW / "tls" / "key.pem") == b"of the new place"
+
+
 def test_copies_share_nothing_with_the_store_not_even_later(disk: FaultyCopyingDisk) -> None:
     back_up(disk)
     for _ in range(2):

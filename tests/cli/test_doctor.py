@@ -19,10 +19,11 @@ import pytest
 import trustme
 from typer.testing import CliRunner
 
-from quarry_mq.cli.doctor import machine, network, places
+from quarry_mq.cli.doctor import certificate, machine, network, places
 from quarry_mq.cli.doctor.findings import Finding, Verdict
 from quarry_mq.cli.main import app
-from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.clock import ManualClock, SystemClock
+from quarry_mq.server.process.self_signed import SelfSigned
 from quarry_mq.server.settings.broker_settings import BrokerSettings, load_settings
 from quarry_mq.server.settings.sections import NetworkSection
 from quarry_mq.store.fs import PosixDisk
@@ -256,6 +257,42 @@ def test_a_certificate_that_has_ended(patient: Patient, tmp_path: Path) -> None:
     [(check, seen)] = patient.faults()
     assert check == "certificate"
     assert "ended on" in seen
+
+
+def test_a_certificate_that_the_broker_makes(patient: Patient) -> None:
+    """What is not there yet is not made by looking, and what is there is checked like any other."""
+    settings = load_settings(None, {"store": {"directory": patient.store}, "network": {"tls": "required"}})
+    clock = ManualClock(wall_ms=int(datetime(2026, 6, 1, tzinfo=UTC).timestamp() * 1000))
+
+    def looked_at(settings: BrokerSettings = settings) -> list[tuple[str, str]]:
+        found = [*certificate.certificate(settings, clock), *places.secrets(settings)]
+        return [(each.verdict.value, each.seen) for each in found]
+
+    folder = patient.store / "tls"
+    shown = folder / "certificate.pem"
+    assert looked_at() == [("fine", f"{shown}, self-signed, is made for the first client with TLS")]
+    assert not patient.store.exists()
+    SelfSigned.of(settings, clock).make()
+    key = ("fine", f"self-signed certificate: {folder / 'key.pem'}")
+    assert looked_at() == [("fine", f"{shown} is valid for 3650 days"), key]
+    elsewhere = load_settings(
+        None,
+        {"store": {"directory": patient.store}, "network": {"tls": "required", "advertise": "mq.example.com:1"}},
+    )
+    (_, names, _) = looked_at(elsewhere)
+    assert names == (
+        "warning",
+        f"{shown} is for localhost, {socket.gethostname()}, 127.0.0.1, ::1, but clients are sent to mq.example.com",
+    )
+    clock.advance(3_640 * 86_400)
+    assert looked_at() == [("warning", f"{shown} ends in 10.0 days"), key]
+    (folder / "key.pem").chmod(0o644)
+    shown.write_text("nothing")
+    (damage, mode) = looked_at()
+    assert damage[0] == "fault"
+    assert str(shown) in damage[1]
+    assert mode == ("warning", f"{key[1]} can be read by other users than its owner")
+    assert looked_at(load_settings(None, {"network": {"tls": "off"}})) == [("fine", "no port uses TLS")]
 
 
 def test_a_certificate_for_somebody_else(patient: Patient, tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ async def running_broker(
                 registry,
                 health,
                 threads,
-                certificates=Certificates(TlsPorts.of(settings.network)),
+                certificates=Certificates(TlsPorts.of(settings)),
                 clock=used_clock,
             )
             async with broker.serving(supervisor) as addresses:

@@ -81,7 +81,7 @@ def test_a_new_certificate_is_for_new_connections_and_open_ones_live_on(kind: Fr
             await stream.write(b"before")
             assert await soon(stream.read()) == b"before"
             new = make_tls(tmp_path, clients_too=True)
-            live.now = live.read()
+            live.show(live.read())
             assert await ask(address, new) == b"body"
             await stream.write(b"after")
             assert await soon(stream.read()) == b"after", "the open call goes on"

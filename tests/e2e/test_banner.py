@@ -11,8 +11,8 @@ import pytest
 
 from quarry_mq.server.process.banner import banner
 from tests.certificates import make_tls
-from tests.e2e.broker import Broker
-from tests.e2e.conftest import StartBroker
+from tests.e2e.broker import Broker, environment_of
+from tests.e2e.conftest import QUICK, StartBroker
 
 
 def test_the_three_lines_of_python_send_and_receive(broker: Broker, tmp_path: Path) -> None:
@@ -27,6 +27,29 @@ def test_so_they_do_where_the_broker_wants_tls(start_broker: StartBroker, tmp_pa
     text = banner(listen=broker.endpoint, admin=broker.admin, http=f"http://{broker.http}", store="s", needs_tls=True)
     assert text in broker.words().replace(str(broker.store), "s")
     assert "hello" in run_lines(text, tmp_path, GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=str(tls.authority_path))
+
+
+@pytest.mark.slow
+def test_a_broker_for_others_says_what_its_own_certificate_is_worth(tmp_path: Path) -> None:
+    """With an address that others reach and nothing else it takes TLS alone."""
+    broker = Broker(tmp_path / "store", logs=tmp_path / "logs", environment=environment_of(QUICK))
+    broker.endpoint = broker.endpoint.replace("127.0.0.1", "0.0.0.0")
+    certificate = broker.store / "tls" / "certificate.pem"
+    text = banner(
+        listen=broker.endpoint,
+        admin=broker.admin,
+        http=f"http://{broker.http}",
+        store=str(broker.store),
+        needs_tls=True,
+        self_signed=certificate,
+    )
+    assert f"certificate {certificate}: nobody on the network can read" in text
+    try:
+        broker.start()
+        assert text in broker.words()
+        assert "hello" in run_lines(text, tmp_path, GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=str(certificate))
+    finally:
+        broker.close()
 
 
 def run_lines(text: str, directory: Path, **environment: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import Tls, make_tls
+from tests.e2e.broker import Broker
 from tests.e2e.clients import Outgoing, content_of
 from tests.e2e.conftest import StartBroker, StartClients
 
@@ -40,6 +41,54 @@ def test_clients_with_tls_and_plain_ones_exchange_messages_on_one_port(
         assert sorted(pushed.next_delivery().content() for _ in sent) == sorted(map(content_of, sent))
     assert broker.stat("quarry_front_connections_refused_total") == 0
     broker.assert_no_stack_trace()
+
+
+@pytest.mark.slow
+def test_a_client_with_tls_needs_nothing_to_be_set(start_broker: StartBroker, start_clients: StartClients) -> None:
+    """The Java program connects as the one in RocketMQ's quick start does.
+
+    Nothing of TLS is made or loaded for plain clients, and a restart keeps the certificate.
+    """
+    broker = start_broker()
+    folder = broker.store / "tls"
+    start_clients("python", broker.endpoint).producer(TOPIC).send([Outgoing(topic=TOPIC, body=b"plain")])
+    assert not folder.exists()
+    assert not loads_tls(broker)
+    java = start_clients("java", broker.endpoint, tls_authority=folder)
+    java.producer(TOPIC).send([Outgoing(topic=TOPIC, body=b"java")])
+    assert loads_tls(broker)
+    assert {path.name: path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir())} == {
+        "tls": 0o700,
+        "certificate.pem": 0o600,
+        "key.pem": 0o600,
+    }
+    authority = folder / "certificate.pem"
+    shown = certificate_at(broker.endpoint, authority.read_bytes(), "h2")
+    consumer = java.simple_consumer(TOPIC, group="billing", await_s=1)
+    assert sorted(each.body for each in consumer.receive_until(2)) == [b"java", b"plain"]
+    java.close()  # after a restart it may wait for its channels without end, with TLS and without
+    broker.restart()
+    assert not loads_tls(broker)
+    assert certificate_at(broker.endpoint, authority.read_bytes(), "h2") == shown
+    broker.assert_no_stack_trace()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", ["python", "node", "go", "rust"])
+def test_clients_can_verify_the_certificate_that_the_broker_makes(
+    language: str, start_broker: StartBroker, start_clients: StartClients
+) -> None:
+    broker = start_broker(settings={"network.tls": "required"})
+    clients = start_clients(language, broker.endpoint, tls_authority=broker.store / "tls" / "certificate.pem")
+    clients.producer(TOPIC).send([Outgoing(topic=TOPIC, body=b"hello")])
+    consumer = clients.simple_consumer(TOPIC, group="billing", await_s=1)
+    assert [each.body for each in consumer.receive_until(1)] == [b"hello"]
+    broker.assert_no_stack_trace()
+
+
+def loads_tls(broker: Broker) -> bool:
+    """Return whether the process has loaded the library that makes and reads certificates."""
+    return "/cryptography/" in Path(f"/proc/{broker.pid}/maps").read_text()
 
 
 def certificate_at(address: str, authority: bytes, protocol: str) -> bytes:

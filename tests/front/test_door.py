@@ -6,6 +6,8 @@ import asyncio
 import errno
 import socket
 import ssl
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,6 +17,7 @@ from typing import Any
 import grpc
 import pytest
 import uvloop
+from structlog.testing import capture_logs
 
 from quarry_mq.server.front import Call, Front, LiveTls, Method, TlsFiles, grpcio, make_front
 from quarry_mq.server.front.h2 import H2Front, door
@@ -101,6 +104,87 @@ def test_clients_with_tls_and_without_use_one_port(run: Run, tmp_path: Path) -> 
                 assert (secure, plain) == (b"TLS", b"plain")
 
     run(test())
+
+
+def test_the_certificate_is_made_for_the_first_client_with_tls(run: Run, tmp_path: Path) -> None:
+    """Plain clients do not cause it, and all that come while it is made share one."""
+    made = 0
+
+    async def test() -> None:
+        tls = make_tls(tmp_path)
+
+        def make() -> None:
+            nonlocal made
+            made += 1
+            time.sleep(0.1)  # so that the others come meanwhile
+
+        lazy = replace(tls, files=replace(tls.files, make=make))
+        async with serving(lazy) as (front, address):
+            assert await ask(address) == b"plain"
+            assert made == 0
+            answers = await asyncio.gather(*(ask(address, tls) for _ in range(8)), ask(address))
+            assert answers == [b"TLS"] * 8 + [b"plain"]
+            assert await ask(address, tls) == b"TLS"
+            assert ended(front, "NO_TLS") == 0
+
+    run(test())
+    assert made == 1
+
+
+def test_where_no_certificate_can_be_made_the_hello_fails_and_all_else_is_served(run: Run, tmp_path: Path) -> None:
+    """The next client has it tried again."""
+
+    async def test() -> None:
+        tls = make_tls(tmp_path)
+        is_full = True
+
+        def make() -> None:
+            if is_full:
+                raise ValueError("TLS: key.pem cannot be made or read: No space left on device")
+
+        lazy = replace(tls, files=replace(tls.files, make=make))
+        async with serving(lazy) as (front, address):
+            with capture_logs() as logs:
+                async with open_channel(address, tls) as channel:
+                    assert (await status_of(channel.unary_unary(UNARY)(b"")))[0] is grpc.StatusCode.UNAVAILABLE
+            told = [line for line in logs if line["event"] == "no client can use TLS"]
+            assert {line["log_level"] for line in told} == {"error"}
+            assert {line["reason"] for line in told} == {"TLS: key.pem cannot be made or read: No space left on device"}
+            assert len(told) == ended(front, "NO_TLS") > 0
+            assert await ask(address) == b"plain"
+            is_full = False
+            assert await ask(address, tls) == b"TLS"
+
+    run(test())
+
+
+def test_a_disk_that_hangs_keeps_one_thread_and_no_connection(run: Run, impatient: None, tmp_path: Path) -> None:
+    tries, resumed = 0, threading.Event()
+
+    async def test() -> None:
+        tls = make_tls(tmp_path)
+
+        def make() -> None:
+            nonlocal tries
+            tries += 1
+            resumed.wait(30)
+
+        lazy = replace(tls, files=replace(tls.files, make=make))
+        async with serving(lazy) as (front, address):
+            try:
+                for _ in range(3):
+                    reader, writer = await connect(address)
+                    writer.write(real_hello())
+                    assert await is_ended(reader)
+                    writer.close()
+                assert (tries, ended(front, "NO_TLS")) == (1, 3)
+                assert await ask(address) == b"plain"
+            finally:
+                resumed.set()
+            assert await ask(address, tls) == b"TLS"
+
+    run(test())
+    assert tries == 1
 
 
 def test_without_plain_text_only_tls_is_served(run: Run, tmp_path: Path) -> None:

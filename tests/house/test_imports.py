@@ -67,7 +67,8 @@ HOMES: Final = {
     "opentelemetry": r"server/observability/tracing\.py",
     "pydantic": r"server/settings/.*",
     "pydantic_settings": r"server/settings/(broker|live)_settings\.py",
-    "cryptography": r"server/process/certificates\.py|store/security/(sealer|subjects)\.py|cli/doctor/certificate\.py",
+    "cryptography": r"server/process/(certificates|self_signed)\.py|store/security/(sealer|subjects)\.py"
+    r"|cli/doctor/certificate\.py",
     "packaging": r"cli/doctor/machine\.py",
     "lark": r"server/filters\.py",
     "obstore": r"store/index/tiered/object_store/cloud\.py",

@@ -93,7 +93,7 @@ def test_a_new_certificate_is_shown_to_the_next_connection(bench: Bench) -> None
     with bench.connect() as raw:
         context = ssl.create_default_context(cadata=old.authority.decode())
         with context.wrap_socket(raw, server_hostname="127.0.0.1") as open_one:
-            bench.live.now = bench.live.read()
+            bench.live.show(bench.live.read())
             assert bench.ask("/healthz", tls=new)[0] == 200
             with pytest.raises(ssl.SSLCertVerificationError):
                 bench.ask("/healthz", tls=old)

@@ -196,7 +196,7 @@ async def _twin(directory: Path, clock: ManualClock, threads: LoopThreads, *, na
             CollectorRegistry(),
             health,
             threads,
-            certificates=Certificates(TlsPorts.of(settings.network)),
+            certificates=Certificates(TlsPorts.of(settings)),
             clock=clock,
         )
         async with broker.serving(Supervisor(lambda _: None)):

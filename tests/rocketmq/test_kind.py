@@ -32,6 +32,7 @@ def fill(root: Path, *names: str) -> Path:
         ("lost+found/",),
         ("lock",),
         ("lock", "abort", "commitlog/", "consumequeue_rocksdb/", "quarry/"),
+        ("tls/certificate.pem", "tls/key.pem"),
     ],
 )
 def test_an_empty_directory_is_new(tmp_path: Path, names: tuple[str, ...]) -> None:

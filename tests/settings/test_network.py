@@ -42,14 +42,15 @@ def test_plain_text_is_for_this_machine(host: str) -> None:
 )
 def test_plain_text_for_others_has_to_be_asked_for(name: str, cure: str, host: str) -> None:
     address = f"{host}:8081"
-    text = problem(**{name: address})
+    said = {"tls": "optional"} if name == "listen" else {}
+    text = problem(**{name: address}, **said)
     assert text.startswith(f"network: {name} = {address} would accept plain text")
     assert cure in text
     assert f'plain_text = ["{name}"]' in text
     load_settings(None, {"network": {name: address, "plain_text": "everywhere"}, "security": {"open_admin": True}})
     load_settings(None, {"network": {name: address, "plain_text": [name]}, "security": {"open_admin": True}})
     others = [each for each in ("listen", "admin", "http", "console") if each != name]
-    assert problem(**{name: address, "plain_text": others}) == text
+    assert problem(**{name: address, "plain_text": others}, **said) == text
 
 
 def test_the_ports_that_take_plain_text_are_a_list_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +95,35 @@ def test_with_tls_every_address_may_be_used() -> None:
     fine(tls_listen="0.0.0.0:8443", **FILES)
 
 
+@pytest.mark.parametrize(
+    ("network", "chosen"),
+    [
+        ({}, "optional"),
+        ({"listen": "127.8.9.10:1"}, "optional"),
+        ({"listen": "0.0.0.0:1"}, "required"),
+        ({"listen": "mq.example.com:1", "plain_text": ["http", "admin"]}, "required"),
+        ({"listen": "0.0.0.0:1", "plain_text": ["listen"]}, "optional"),
+        ({"listen": "[::]:1", "plain_text": "everywhere"}, "optional"),
+        ({"tls_listen": "127.0.0.1:2"}, "off"),
+        ({"tls_listen": "0.0.0.0:2", "listen": "0.0.0.0:1", "plain_text": ["listen"]}, "off"),
+        ({"front": "grpcio"}, "off"),
+        ({"front": "grpcio", "listen": "0.0.0.0:1"}, "required"),
+    ],
+)
+def test_who_does_not_say_it_gets_tls_beside_plain_text_or_alone(network: dict[str, object], chosen: str) -> None:
+    assert fine(**network).network.tls == chosen
+    for said in ("off", "required"):
+        if chosen != "required" or said == "required":
+            assert fine(**network, tls=said).network.tls == said
+
+
+def test_messaging_ports_need_no_certificate() -> None:
+    for network in ({}, {"tls": "optional"}, {"tls": "required"}, {"tls": "off", "tls_listen": "[::1]:1"}):
+        assert fine(**network).network.is_self_signed
+        assert not fine(**network, **FILES).network.is_self_signed
+    assert not fine(tls="off").network.is_self_signed
+
+
 def test_optional_tls_is_plain_text_too() -> None:
     assert "would accept plain text" in problem(listen="0.0.0.0:1", tls="optional", **FILES)
     fine(listen="0.0.0.0:1", tls="optional", plain_text="everywhere", **FILES)
@@ -102,25 +132,27 @@ def test_optional_tls_is_plain_text_too() -> None:
 @pytest.mark.parametrize(
     "wanted",
     [
-        {"tls": "optional"},
-        {"tls": "required"},
-        {"tls_listen": "[::1]:1"},
         {"admin_tls": True},
         {"http_tls": 1},
         {"console_tls": True},
     ],
 )
-def test_tls_needs_a_certificate_and_its_key(wanted: dict[str, object]) -> None:
+def test_tls_of_other_ports_needs_a_certificate_and_its_key(wanted: dict[str, object]) -> None:
     (name,) = wanted
-    for files in ({}, {"tls_certificate": "/tls.crt"}, {"tls_key": "/tls.key"}):
-        assert problem(**wanted, **files) == f"network: {name} needs tls_certificate and tls_key"
+    assert problem(**wanted) == f"network: {name} needs tls_certificate and tls_key"
+
+
+@pytest.mark.parametrize("wanted", [{}, {"tls": "off"}, {"tls": "required"}, {"admin_tls": True}])
+def test_a_certificate_and_its_key_go_together(wanted: dict[str, object]) -> None:
+    assert problem(**wanted, tls_certificate="/tls.crt") == "network: tls_certificate needs tls_key"
+    assert problem(**wanted, tls_key="/tls.key") == "network: tls_key needs tls_certificate"
 
 
 @pytest.mark.parametrize(
     ("given", "needed"),
     [
         ({"tls_advertise": "mq.example.com:1", "tls": "required"}, "tls_advertise needs tls_listen"),
-        ({"tls_client_ca": "/ca.crt", "admin_tls": True}, "tls_client_ca needs tls or tls_listen"),
+        ({"tls_client_ca": "/ca.crt", "admin_tls": True, "tls": "off"}, "tls_client_ca needs tls or tls_listen"),
         ({"admin_client_ca": "/ca.crt", "tls": "required"}, "admin_client_ca needs admin_tls"),
         ({"tls_client_certificate": "optional", "tls": "required"}, "tls_client_certificate needs tls_client_ca"),
     ],
@@ -141,13 +173,27 @@ def test_the_grpcio_front_has_no_optional_tls() -> None:
 
 def test_each_port_has_its_own_authority() -> None:
     given = {"tls": "optional", "admin_tls": True, "http_tls": True, "console_tls": True, **FILES}
-    ports = TlsPorts.of(fine(**given, tls_client_ca="/clients.crt", admin_client_ca="/admins.crt").network)
+    ports = TlsPorts.of(fine(**given, tls_client_ca="/clients.crt", admin_client_ca="/admins.crt"))
     certificate, key = Path("/tls.crt"), Path("/tls.key")
     assert ports.messaging == TlsFiles(certificate, key, Path("/clients.crt"))
     assert ports.admin == TlsFiles(certificate, key, Path("/admins.crt"))
     assert ports.http == TlsFiles(certificate, key, protocol="http/1.1")
     assert ports.console == TlsFiles(certificate, key, Path("/admins.crt"), protocol="http/1.1")
-    assert TlsPorts.of(fine(**FILES).network) == (None, None, None, None)
+    assert TlsPorts.of(fine(**FILES)) == (TlsFiles(certificate, key), None, None, None)
+    assert TlsPorts.of(fine(**FILES, tls="off")) == (None, None, None, None)
+
+
+def test_the_self_signed_certificate_lies_in_the_store_or_where_it_is_said() -> None:
+    store = {"directory": "/data"}
+    folder = Path("/data/tls")
+    settings = load_settings(None, {"store": store, "network": {"tls_client_ca": "/clients.crt"}})
+    expected = TlsFiles(folder / "certificate.pem", folder / "key.pem", Path("/clients.crt"))
+    assert TlsPorts.of(settings) == (expected, None, None, None)
+    settings = load_settings(None, {"store": store, "network": {"tls_directory": "/etc/quarry/tls"}})
+    assert TlsPorts.of(settings).messaging == TlsFiles(
+        Path("/etc/quarry/tls/certificate.pem"), Path("/etc/quarry/tls/key.pem")
+    )
+    assert TlsPorts.of(load_settings(None, {"store": store, "network": {"tls": "off"}})) == (None, None, None, None)
 
 
 def test_the_console_can_be_off() -> None:

@@ -157,6 +157,7 @@ class Door:
         self._stats = stats
         self._scheduler = scheduler
         self._plain_too = plain_too
+        self._loading: asyncio.Task[None] | None = None
         self._listening: list[socket.socket] = []
         self._waiting: set[asyncio.Task[None]] = set()
         self._callers: dict[Source, Callers] = {}
@@ -247,6 +248,7 @@ class Door:
             if is_secure:
                 async with asyncio.timeout(GREETING_S):
                     await client_hello(connection)
+                await self._certificate()
                 await callers.turn(connection)
         except (OSError, EOFError, ValueError) as error:
             self._no_tls(error)
@@ -261,6 +263,26 @@ class Door:
             )
         except OSError as error:  # ssl.SSLError is one
             self._no_tls(error)
+
+    async def _certificate(self) -> None:
+        """Wait until there is a certificate: the first client with TLS has it made. Raises EOFError if there is none.
+
+        Another thread makes it, only one at a time: a disk that hangs must not take all threads.
+        """
+        if self._tls.is_loaded:
+            return
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.get_running_loop().create_task(self._load())
+        async with asyncio.timeout(GREETING_S):
+            await asyncio.shield(self._loading)
+        if not self._tls.is_loaded:
+            raise EOFError("there is no certificate")
+
+    async def _load(self) -> None:
+        try:
+            await asyncio.to_thread(self._tls.load)
+        except ValueError as error:
+            log.error("no client can use TLS", reason=str(error))
 
     def _no_tls(self, error: Exception) -> None:
         self._stats.connections_ended["NO_TLS"] += 1

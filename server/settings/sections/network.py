@@ -57,10 +57,11 @@ class NetworkSection(Section):
         "can read everything, including secrets.",
     )
     tls: Literal["off", "optional", "required"] = Field(
-        default="off",
+        default="optional",
         description="TLS on `listen`. With `optional` the first byte of each connection decides, so that clients with "
         'and without TLS can use the same port, as in RocketMQ; `optional` is not available with `front = "grpcio"`. '
-        "[How](tls.md)",
+        "If it is not set, it is `required` where `plain_text` does not allow plain text on `listen`; otherwise `off` "
+        'with `tls_listen` or `front = "grpcio"`. [How](tls.md)',
     )
     tls_listen: ListenAddress | None = Field(
         default=None, description="A second address for messaging clients, with TLS."
@@ -73,9 +74,15 @@ class NetworkSection(Section):
     tls_certificate: Path | None = Field(
         default=None,
         description="The certificate chain of all ports with TLS (PEM). When the file changes, new connections get "
-        "the new certificate.",
+        "the new certificate. If it is not set, messaging ports with TLS present a "
+        "[self-signed certificate](tls.md#the-self-signed-certificate); other ports with TLS need one.",
     )
     tls_key: Path | None = Field(default=None, description="The private key of `tls_certificate` (PEM).")
+    tls_directory: Path | None = Field(
+        default=None,
+        description="The folder of the self-signed certificate. Default: `tls` in the store; with `--shards`, `tls` "
+        "beside the stores.",
+    )
     tls_client_ca: Path | None = Field(
         default=None,
         description="Messaging clients with TLS must present a certificate signed by one of these authorities (PEM). "
@@ -125,16 +132,37 @@ class NetworkSection(Section):
         """Return whether messaging clients may connect with TLS."""
         return self.tls != "off" or self.tls_listen is not None
 
+    @property
+    def is_self_signed(self) -> bool:
+        """Return whether messaging ports present the self-signed certificate."""
+        return self.serves_tls and self.tls_certificate is None
+
+    @model_validator(mode="after")
+    def _tls_is_chosen(self) -> Self:
+        """Choose `tls` if it is not set, before anything else looks at it."""
+        if "tls" not in self.model_fields_set:
+            if not is_loopback(self.listen) and not self._may_be_plain("listen"):
+                self.__dict__["tls"] = "required"
+            elif self.tls_listen is not None or self.front == "grpcio":
+                self.__dict__["tls"] = "off"
+        return self
+
+    def _may_be_plain(self, name: Port) -> bool:
+        """Return whether the port may accept plain text from other machines."""
+        return self.plain_text == "everywhere" or name in self.plain_text
+
     @model_validator(mode="after")
     def _tls_is_complete(self) -> Self:
+        if self.tls_certificate is not None and self.tls_key is None:
+            raise ValueError("tls_certificate needs tls_key")
+        if self.tls_key is not None and self.tls_certificate is None:
+            raise ValueError("tls_key needs tls_certificate")
         for name, wants_tls in (
-            ("tls", self.tls != "off"),
-            ("tls_listen", self.tls_listen is not None),
             ("admin_tls", self.admin_tls),
             ("http_tls", self.http_tls),
             ("console_tls", self.console_tls),
         ):
-            if wants_tls and (self.tls_certificate is None or self.tls_key is None):
+            if wants_tls and self.tls_certificate is None:
                 raise ValueError(f"{name} needs tls_certificate and tls_key")
         for name, value, needed, is_there in (
             ("tls_advertise", self.tls_advertise, "tls_listen", self.tls_listen is not None),
@@ -156,15 +184,16 @@ class NetworkSection(Section):
 
     @model_validator(mode="after")
     def _plain_text_stays_here(self) -> Self:
-        for name, address, takes_plain, cure in (
+        ports: tuple[tuple[Port, str | None, bool, str], ...] = (
             ("listen", self.listen, self.tls != "required", 'tls = "required"'),
             ("admin", self.admin, not self.admin_tls, "admin_tls = true"),
             ("http", self.http, not self.http_tls, "http_tls = true"),
             ("console", self.console_address, not self.console_tls, "console_tls = true"),
-        ):
+        )
+        for name, address, takes_plain, cure in ports:
             if address is None or not takes_plain or is_loopback(address):
                 continue
-            if self.plain_text != "everywhere" and name not in self.plain_text:
+            if not self._may_be_plain(name):
                 raise ValueError(
                     f"{name} = {address} would accept plain text from other machines: set {cure}, or plain_text = "
                     f'["{name}"] if the network is trusted'

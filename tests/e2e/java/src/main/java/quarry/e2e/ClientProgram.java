@@ -61,7 +61,10 @@ public final class ClientProgram {
         }
         boolean tls = "on".equals(System.getenv("CLIENT_TLS"));
         ClientConfigurationBuilder builder =
-            ClientConfiguration.newBuilder().setEndpoints(option("endpoint", null)).enableSsl(tls);
+            ClientConfiguration.newBuilder().setEndpoints(option("endpoint", null));
+        if (!tls) {
+            builder.enableSsl(false);  // with TLS the client is as an application gets it
+        }
         if (System.getenv("CLIENT_USER") != null) {
             builder.setCredentialProvider(
                 new StaticSessionCredentialsProvider(System.getenv("CLIENT_USER"), System.getenv("CLIENT_SECRET")));
