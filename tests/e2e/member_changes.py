@@ -28,6 +28,8 @@ UNKNOWN: Final = frozenset(
     }
 )
 """After these nobody knows whether the change was made."""
+MEMBER_AWAY: Final = "not all members could be asked"
+"""The number of queues of a topic does not change while a member is away that may have unread messages in order."""
 
 
 class Thing(NamedTuple):
@@ -165,6 +167,9 @@ class Changes:
             else:
                 admin.write(thing, value)
         except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION and MEMBER_AWAY in error.details():
+                self.outcomes["refused"] += 1
+                return
             if error.code() not in UNKNOWN:
                 raise
             self.outcomes["unknown"] += 1

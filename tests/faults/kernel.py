@@ -331,7 +331,7 @@ class Kernel:
         yield list(self._mapped(self.root, PurePosixPath("/")))
 
     def _mapped(self, directory: Directory, path: PurePosixPath) -> Iterator[str]:
-        for name, node in directory.live.items():
+        for name, node in list(directory.live.items()):  # another thread may make a file meanwhile
             if isinstance(node, Directory):
                 yield from self._mapped(node, path / name)
             elif sys.getrefcount(node.live) > UNMAPPED_REFERENCES:
