@@ -5,17 +5,19 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TOOLS  := $(VENV)/.installed-dev
 NATIVE := $(VENV)/.installed-native
+RELEASE := $(VENV)/.installed-release
 # each start of a broker or a command would compile hundreds of modules again, which takes longer than all else in it
 unexport PYTHONDONTWRITEBYTECODE
 SERVE_ARGS ?=
 CLIENTS_ARGS ?=
 LOCK_ARGS ?=
+RELEASE_ARGS ?=
 # a third of the time tests wait for servers of their own; more than four would wait for the same disk
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, (os.cpu_count() or 1) * 3 // 2))')
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help install native serve demo test test-slow test-clients check fix bench bench-queues proto manifests lock docs docs-serve clean
+.PHONY: help install native serve demo test test-slow test-clients check fix bench bench-queues proto manifests lock release docs docs-serve clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +93,14 @@ manifests: $(TOOLS)  ## render deploy/kubernetes from the Helm chart (HELM=/path
 
 lock: $(TOOLS)  ## choose the versions of the images' packages anew, with hashes (LOCK_ARGS=--upgrade: the newest)
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python deploy/locks/lock.py $(LOCK_ARGS)
+
+$(RELEASE): $(STAMP)
+	@echo "installing the tools for releases into $(VENV) (first time only)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[release]'
+	@touch $(RELEASE)
+
+release: $(RELEASE)  ## wheels, source distributions, chart, image, checksums, bill of materials in build/release (RELEASE_ARGS="--without image")
+	@$(BIN)/python deploy/release/release.py $(RELEASE_ARGS)
 
 docs: $(TOOLS)  ## build the site of the documents into build/site; every link is checked
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -24,7 +24,7 @@ pub fn new_tuple<'py, const N: usize>(
     unsafe {
         let made = Bound::from_owned_ptr_or_err(py, ffi::PyType_GenericAlloc(of.as_type_ptr(), N as isize))?;
         for (place, field) in fields.into_iter().enumerate() {
-            ffi::PyTuple_SET_ITEM(made.as_ptr(), place as isize, field.into_ptr());
+            ffi::PyTuple_SetItem(made.as_ptr(), place as isize, field.into_ptr());
         }
         Ok(made)
     }

@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from tests.deploy.environments import Environment, run
 from tests.deploy.manifests import ROOT
-from tests.e2e.broker import SMALL_SEGMENTS, Broker, clean_environment
+from tests.e2e.broker import SMALL_SEGMENTS, Broker
 from tests.house.source import PACKAGE, PUBLIC
 
 FOREIGN: Final = ("cli", "kv", "pipeline", "server", "store")
 """Names that other people's packages may have, too."""
 
 RAISES: Final = 'raise ImportError("of another package")\n'
-TIMEOUT_S: Final = 120.0
-
-
-def run(*words: object, cwd: Path = ROOT, environment: Mapping[str, str] | None = None) -> str:
-    done = subprocess.run(
-        [str(word) for word in words],
-        cwd=cwd,
-        env={**clean_environment(), **(environment or {})},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
 
 
 def build(kind: str, source: Path, into: Path) -> Path:
@@ -113,29 +98,6 @@ def foreign_wheel(folder: Path) -> Path:
         for name, text in files.items():
             archive.writestr(name, text)
     return path
-
-
-class Environment:
-    """A virtual environment of its own. Libraries come from the one that the tests run in, packages of ours do not."""
-
-    def __init__(self, folder: Path) -> None:
-        run(sys.executable, "-m", "venv", "--without-pip", folder)
-        self.python = folder / "bin" / "python"
-        self.quarry = folder / "bin" / "quarry"
-        [self.packages] = (folder / "lib").glob("python*/site-packages")
-
-    def pip(self, *words: object) -> None:
-        # with -P, for the folder that this runs in is not to be seen by pip
-        run(sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--python", self.python, *words)
-
-    def borrow_libraries(self) -> None:
-        """A folder that is named in a file of this one is searched; what its own files name is not."""
-        found = {str(Path(each).resolve()) for each in sys.path if Path(each).name == "site-packages"}
-        (self.packages / "borrowed.pth").write_text("".join(f"{each}\n" for each in sorted(found)))
-
-    def top_names(self) -> set[str]:
-        ignored = (".dist-info", ".pth")
-        return {each.name for each in self.packages.iterdir() if not each.name.endswith(ignored)} - {"__pycache__"}
 
 
 @pytest.fixture
