@@ -167,7 +167,7 @@ class Changes:
             else:
                 admin.write(thing, value)
         except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.FAILED_PRECONDITION and MEMBER_AWAY in error.details():
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION and MEMBER_AWAY in (error.details() or ""):
                 self.outcomes["refused"] += 1
                 return
             if error.code() not in UNKNOWN:
