@@ -288,7 +288,13 @@ def load_settings(file: Path | None = None, flags: Mapping[str, Mapping[str, obj
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as cause:
         raise SettingsInvalid(f"{file}: {cause}") from cause
     except SettingsError as cause:
-        raise SettingsInvalid(f"environment: {cause}") from cause
+        whole = [name for name in map(variable_of, BrokerSettings.model_fields) if name in os.environ]
+        raise SettingsInvalid(
+            f"{' or '.join(whole)}: a section has to be a JSON object; a single setting has a variable "
+            "of its own, such as QUARRY_STORE_DIRECTORY"
+            if whole
+            else f"environment: {cause}"
+        ) from cause
     if mistakes:
         raise SettingsInvalid("; ".join(mistakes))
     return settings

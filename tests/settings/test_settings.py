@@ -130,6 +130,12 @@ def test_a_mistyped_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert problem() == "QUARRY_STORE_DIRECTROY: unknown setting (did you mean QUARRY_STORE_DIRECTORY?)"
 
 
+@pytest.mark.parametrize("value", ["", "/data"])
+def test_a_variable_without_a_key_is_named(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUARRY_STORE", value)
+    assert problem().startswith("QUARRY_STORE: a section has to be a JSON object; a single setting has a variable")
+
+
 def test_a_variable_of_a_mistyped_section_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would start a broker on another store than its operator thinks."""
     monkeypatch.setenv("QUARRY_SOTRE_DIRECTORY", "/data")
