@@ -70,7 +70,7 @@ test: $(TOOLS) $(NATIVE)  ## the test suite (the fast part; under 20 minutes on 
 test-slow: $(TOOLS) $(NATIVE)  ## crash loops, power cuts (as root), many clients, clients of other languages
 	@$(PYTEST) -m slow --timeout 1800
 
-test-clients: $(TOOLS) $(NATIVE)  ## every feature with every official client; CLIENTS_ARGS="--write" puts the matrix into the README
+test-clients: $(TOOLS) $(NATIVE)  ## every feature with every official client; CLIENTS_ARGS="--write" puts the matrix into docs/clients
 	@$(BIN)/python -m tests.matrix $(CLIENTS_ARGS)
 
 check: $(TOOLS) $(NATIVE)  ## format, lint, types, tests

@@ -21,7 +21,10 @@ from tests.documents.invocations import in_block, in_prose, mistake
 from tests.documents.pages import PAGES, ROOT, Block, blocks
 from tests.documents.table import FREE_LANGUAGES, NOT_RUN, PLAYED, SLOW
 
-LANGUAGES = {"console", "toml", "yaml", "json", "python", "sql", "promql", *FREE_LANGUAGES}
+PROGRAMS = {"go", "java", "javascript", "rust"}
+"""Languages of programs with official clients."""
+
+LANGUAGES = {"console", "toml", "yaml", "json", "python", "sql", "promql", "xml", *PROGRAMS, *FREE_LANGUAGES}
 CHART = ROOT / "deploy" / "helm" / "quarry"
 READ_HERE = {"toml", "yaml", "promql", "sql"}
 """Languages whose blocks the tests below take for what they are, unless their page uses them."""

@@ -1,6 +1,6 @@
 """Plays every feature with every official client and prints the matrix: `make test-clients`.
 
-With names of languages only those are played; `--write` puts the matrix into the README, `--rocketmq` adds columns of
+With names of languages only those are played; `--write` puts the matrix into docs/clients, `--rocketmq` adds columns of
 Apache RocketMQ in the place of Quarry.
 """
 
@@ -19,7 +19,7 @@ from tests.e2e.languages import LANGUAGES
 from tests.matrix.features import FEATURES
 from tests.matrix.stages import Outcome, Stages, open_rocketmq_stages, open_stages
 
-README: Final = Path(__file__).parents[2] / "README.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "clients" / "README.md"
 BEGIN: Final = "<!-- made by `make test-clients`: begin -->\n"
 END: Final = "<!-- made by `make test-clients`: end -->\n"
 NOT_IN_THE_CLIENT: Final = "-"
@@ -32,7 +32,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
     parser.add_argument("languages", nargs="*", choices=[[], *LANGUAGES], help="all unless given")
     parser.add_argument("--rocketmq", action="store_true", help="play all of it on Apache RocketMQ, too, without TLS")
-    parser.add_argument("--write", action="store_true", help="put the matrix of all languages into the README")
+    parser.add_argument("--write", action="store_true", help="put the matrix of all languages into docs/clients")
     options = parser.parse_args()
     rows: list[Row] = []
     notes: list[str] = []
@@ -85,13 +85,13 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def write(table: str) -> None:
-    """Put the table between the marks in the README. Raises ValueError when they are not there."""
-    text = README.read_text()
+    """Put the table between the marks in docs/clients. Raises ValueError when they are not there."""
+    text = PAGE.read_text()
     before, found_begin, rest = text.partition(BEGIN)
     _, found_end, after = rest.partition(END)
     if not found_begin or not found_end:
-        raise ValueError(f"{README}: the marks of the matrix are missing")
-    README.write_text(before + BEGIN + "\n" + table + "\n" + END + after)
+        raise ValueError(f"{PAGE}: the marks of the matrix are missing")
+    PAGE.write_text(before + BEGIN + "\n" + table + "\n" + END + after)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.clients import ClientError
 from tests.e2e.languages import LANGUAGES
-from tests.matrix.__main__ import BEGIN, END, NOT_IN_THE_CLIENT, README, markdown
+from tests.matrix.__main__ import BEGIN, END, NOT_IN_THE_CLIENT, PAGE, markdown
 from tests.matrix.features import FEATURES, UNSUPPORTED
 from tests.matrix.stages import Stages, open_stages
 
@@ -46,8 +46,8 @@ def test_feature(language: str, feature: str, stages: Stages, *, tls: bool) -> N
         pytest.skip(str(error))
 
 
-def test_the_matrix_in_the_readme_has_these_clients_and_features() -> None:
-    inside = README.read_text().partition(BEGIN)[2].partition(END)[0]
+def test_the_matrix_in_the_page_of_clients_has_these_clients_and_features() -> None:
+    inside = PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in inside.splitlines() if line.startswith("|")]
     assert rows[0][1:] == list(LANGUAGES)
     assert [row[0] for row in rows[2:]] == list(FEATURES)
