@@ -1,7 +1,7 @@
 """Find one message, tell which topics it belongs to, and trace what has become of it for each group.
 
 A message is found by its offset id, by its queue and offset, or by the id that its sender gave it. No trace is written:
-the record says in which queues it is, and a group's rows and offset say the rest.
+the record says in which queues it is, and a group's rows, its offset and its dead letters say the rest.
 
 The broker's internal topics hold copies of other topics' messages: scheduled, retried, or dead letters. A user without
 the right to read a topic may not read its copies either, wherever they lie.
@@ -22,16 +22,19 @@ from quarry_mq.protocol.names import (
     HALF_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
+    dead_letter_topic_name,
     is_system_topic,
 )
 from quarry_mq.server.delivery import Delivery, InFlightTable, StateWriter
 from quarry_mq.server.delivery.retry_topics import topic_of_retry
 from quarry_mq.server.errors import NoIndex, NoSuchMessage
 from quarry_mq.server.maintenance.key_index import FOUND_MAX, KeyIndex
+from quarry_mq.server.tasks import TimeSlice
 from quarry_mq.store.commitlog import CommitLogReader
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER, StoredAssignment, light_queues
-from quarry_mq.store.errors import Invalid, OffsetOutOfRange
+from quarry_mq.store.consumequeue.search import TimeBoundary
+from quarry_mq.store.errors import BrokerError, Invalid, MessageGivenUp, OffsetOutOfRange, StoreDamaged
 from quarry_mq.store.index import TIME_MAX_MS, Unread
 from quarry_mq.store.message import PhysicalOffset, QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore
@@ -112,6 +115,18 @@ class LookedUpStore(Protocol):
 
     def existing_record_at(self, at: PhysicalOffset) -> StoredMessage:
         """Return the record at a log position. Raises OffsetOutOfRange for one that was deleted with its topic."""
+
+
+class SearchedStore(Protocol):
+    """The part of the message store that the search for dead letters uses."""
+
+    def bounds(self, queue: QueueId) -> QueueBounds: ...
+
+    def offset_at_time(self, queue: QueueId, time_ms: int, boundary: TimeBoundary) -> QueueOffset: ...
+
+    def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]: ...
+
+    def read(self, entry: ConsumeQueueEntry) -> StoredMessage: ...
 
 
 class LookedUp(NamedTuple):
@@ -232,6 +247,9 @@ class MessageLookup:
 
 GROUPS_MAX: Final = 1_000
 """Groups that are traced in one queue."""
+DEAD_LETTERS_SEARCHED: Final = 1_000
+"""Dead letters of a group that are read for one message."""
+SEARCHED_BYTES: Final = 16 * 1024 * 1024
 
 
 class MessageState(Enum):
@@ -240,21 +258,26 @@ class MessageState(Enum):
     WAITING = "not delivered yet"
     IN_FLIGHT = "in flight: a client has the message"
     RETRYING = "delivered and not acknowledged: the next receive gets the message"
-    DONE = "acknowledged, skipped by the group's filter, or moved to the dead letters"
+    DONE = "acknowledged, or skipped by the group's filter or by a new position of the group"
+    DEAD_LETTERED = "moved to the dead letters"
+    DONE_OR_DEAD_LETTERED = "done or dead-lettered: not all dead letters of the group were searched"
+
+
+class LastDelivery(NamedTuple):
+    """The last delivery of a message in flight: to which client, and until when the message is hidden."""
+
+    client_id: str
+    visible_at_ms: int
 
 
 class GroupTrace(NamedTuple):
-    """The state for one group.
-
-    If the message is in flight, it was delivered `attempts` times, the last time to `client_id`, and is redelivered at
-    `visible_at_ms`; otherwise these are 0 and "".
-    """
+    """The state for one group. `attempts` is None if the broker does not keep how often it delivered the message."""
 
     group: str
     state: MessageState
-    attempts: int = 0
-    visible_at_ms: int = 0
-    client_id: str = ""
+    attempts: int | None = None
+    last_delivery: LastDelivery | None = None
+    dead_letter_offset: QueueOffset | None = None
 
 
 class QueueTrace(NamedTuple):
@@ -266,25 +289,104 @@ class QueueTrace(NamedTuple):
     groups: list[GroupTrace]
 
 
+class DeadLetterSearch:
+    """Finds the dead letter that was made of a message. Lives on the event loop's thread.
+
+    A dead letter has the id and the birth time of its message. It is found in the key index if there is one, and
+    otherwise by reading the group's dead letters from the store time of the message on, within bounds.
+    """
+
+    def __init__(self, store: SearchedStore, index: KeyIndex, clock: Clock) -> None:
+        self._store = store
+        self._index = index
+        self._clock = clock
+
+    async def judged(self, done: GroupTrace, record: StoredMessage) -> GroupTrace:
+        """Return the trace of a message that the group is done with, which may be a dead letter."""
+        queue = QueueId(dead_letter_topic_name(done.group), 0)
+        bounds = self._store.bounds(queue)
+        if bounds.minimum >= bounds.maximum:
+            return done
+        is_complete = True
+        letter = await self._indexed(queue, record)
+        if letter is None:
+            letter, is_complete = await self._read(queue, record)
+        if letter is not None:
+            return done._replace(
+                state=MessageState.DEAD_LETTERED,
+                attempts=letter.reconsume_times,
+                dead_letter_offset=letter.queue_offset,
+            )
+        return done if is_complete else done._replace(state=MessageState.DONE_OR_DEAD_LETTERED)
+
+    async def _indexed(self, queue: QueueId, record: StoredMessage) -> StoredMessage | None:
+        try:
+            found = await self._index.find(
+                queue.topic, _own_id(record), begin_ms=0, end_ms=TIME_MAX_MS, limit=DEAD_LETTERS_SEARCHED
+            )
+        except (NoIndex, BrokerError, OSError):  # the dead letters themselves say the same
+            return None
+        return next((each for each in found.messages if _is_copy(each, record)), None)
+
+    async def _read(self, queue: QueueId, record: StoredMessage) -> tuple[StoredMessage | None, bool]:
+        """Return the newest dead letter of the message, and whether all that may be it were read."""
+        time_slice = TimeSlice(self._clock)
+        try:
+            start = self._store.offset_at_time(queue, record.store_timestamp_ms, TimeBoundary.LOWER)
+            entries = self._store.entries(queue, start, DEAD_LETTERS_SEARCHED + 1)
+        except StoreDamaged:
+            return None, False
+        found, size, is_complete = None, 0, len(entries) <= DEAD_LETTERS_SEARCHED
+        for entry in entries[:DEAD_LETTERS_SEARCHED]:
+            await time_slice.pause()
+            size += entry.size
+            if size > SEARCHED_BYTES:
+                return found, False
+            try:
+                letter = self._store.read(entry)
+            except (StoreDamaged, MessageGivenUp, OffsetOutOfRange):
+                is_complete = False
+                continue
+            if _is_copy(letter, record):
+                found = letter
+        return found, is_complete
+
+
+def _is_copy(letter: StoredMessage, record: StoredMessage) -> bool:
+    is_same_birth = letter.born_timestamp_ms == record.born_timestamp_ms
+    return is_same_birth and letter.properties.get(UNIQUE_KEY) == _own_id(record)
+
+
+def _own_id(record: StoredMessage) -> str:
+    return record.properties.get(UNIQUE_KEY) or offset_message_id(record.store_host, record.physical_offset)
+
+
 class MessageTracer:
     """Traces messages. Lives on the event loop's thread."""
 
-    def __init__(self, store: OpenStore, delivery: Delivery, writer: StateWriter, clock: Clock) -> None:
+    def __init__(
+        self, store: OpenStore, delivery: Delivery, writer: StateWriter, clock: Clock, dead_letters: DeadLetterSearch
+    ) -> None:
         self._store = store
         self._delivery = delivery
         self._writer = writer
         self._clock = clock
+        self._dead_letters = dead_letters
         self._in_flight = InFlightTable(store.state_engine)
 
-    def trace(self, record: StoredMessage) -> list[QueueTrace]:
+    async def trace(self, record: StoredMessage) -> list[QueueTrace]:
         """Trace the message in its queue, then in its light queues."""
         self._writer.write_now()  # from here on the rows are complete
-        return [self._queue(queue, offset) for queue, offset in _queues_of(record)]
+        return [await self._queue(record, queue, offset) for queue, offset in _queues_of(record)]
 
-    def _queue(self, queue: QueueId, offset: QueueOffset) -> QueueTrace:
+    async def _queue(self, record: StoredMessage, queue: QueueId, offset: QueueOffset) -> QueueTrace:
         bounds = self._store.messages.bounds(queue)
         groups = islice(sorted(self._store.offsets.groups_of(queue.topic)), GROUPS_MAX)
         traced = [each for group in groups if (each := self._group(group, queue, offset)) is not None]
+        traced = [
+            await self._dead_letters.judged(each, record) if each.state is MessageState.DONE else each
+            for each in traced
+        ]
         return QueueTrace(queue, offset, bounds.minimum <= offset < bounds.maximum, traced)
 
     def _group(self, group: str, queue: QueueId, offset: QueueOffset) -> GroupTrace | None:
@@ -294,10 +396,11 @@ class MessageTracer:
             return None
         row = self._in_flight.get(subscription_prefix(group, queue.topic), queue.number, offset)
         if row is None:
-            return GroupTrace(group, MessageState.DONE if offset < next_offset else MessageState.WAITING)
+            is_done = offset < next_offset
+            return GroupTrace(group, MessageState.DONE) if is_done else GroupTrace(group, MessageState.WAITING, 0)
         is_hidden = row.visible_at_ms > self._clock.wall_ms()
         state = MessageState.IN_FLIGHT if is_hidden else MessageState.RETRYING
-        return GroupTrace(group, state, row.attempt, row.visible_at_ms, row.client_id)
+        return GroupTrace(group, state, row.attempt, LastDelivery(row.client_id, row.visible_at_ms))
 
 
 def _queues_of(record: StoredMessage) -> Iterator[tuple[QueueId, QueueOffset]]:

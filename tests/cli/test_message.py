@@ -98,7 +98,7 @@ def test_people_see_properties_body_and_groups(broker: Broker) -> None:
     assert "\nproperties\n" in text
     assert "\n  colour=blue\n" in text
     assert "\nbody\nhello\nworld\n" in text
-    assert text.splitlines()[-1].split() == ["1", "0", "yes", "billing", "done", "0", "-", "-", "orders"]
+    assert text.splitlines()[-1].split() == ["1", "0", "yes", "billing", "done", "not", "kept", "-", "-", "orders"]
 
 
 def test_a_body_is_bounded_uncompressed_and_harmless(broker: Broker, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ Messages that a broker found are fetched page by page and decoded, and it is sho
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -36,6 +36,14 @@ def body_fields(body: bytes) -> dict[str, object]:
 
 
 CALL_TIMEOUT_S: Final = 60.0
+STATES: Final = {
+    pb.MESSAGE_STATE_WAITING: "waiting",
+    pb.MESSAGE_STATE_IN_FLIGHT: "in flight",
+    pb.MESSAGE_STATE_RETRYING: "retrying",
+    pb.MESSAGE_STATE_DONE: "done",
+    pb.MESSAGE_STATE_DEAD_LETTERED: "dead-lettered",
+    pb.MESSAGE_STATE_DONE_OR_DEAD_LETTERED: "done or dead-lettered",
+}
 TRACE_COLUMNS: Final = ("queueOf", "queue", "offset", "isThere", "group", "state", "attempts", "visibleAt", "clientId")
 
 
@@ -72,7 +80,7 @@ def trace_rows(traced: pb.MessageTrace) -> Iterator[dict[str, object]]:
         for group in queue.groups:
             yield {**place, **group_fields(group)}
         if not queue.groups:
-            yield {**dict.fromkeys(TRACE_COLUMNS), **place}
+            yield {**dict.fromkeys((*TRACE_COLUMNS, "deadLetterOffset")), **place}
 
 
 def queue_fields(queue: pb.QueueTrace) -> dict[str, object]:
@@ -82,11 +90,23 @@ def queue_fields(queue: pb.QueueTrace) -> dict[str, object]:
 def group_fields(group: pb.GroupTrace) -> dict[str, object]:
     return {
         "group": group.group,
-        "state": pb.MessageState.Name(group.state).removeprefix("MESSAGE_STATE_").lower().replace("_", " "),
-        "attempts": group.attempts,
+        "state": STATES.get(group.state, "unknown"),
+        "attempts": known(group, "attempts"),
         "visibleAt": known_time(group, "visible_at_ms"),
         "clientId": known(group, "client_id"),
+        "deadLetterOffset": known(group, "dead_letter_offset"),
     }
+
+
+def print_trace(rows: Iterable[dict[str, object]], columns: Sequence[str], *, as_json: bool) -> None:
+    """Print rows of traces. People read "not kept" where the broker forgot how often it delivered a message."""
+    shown = rows if as_json else map(_told, rows)
+    print_rows(shown, columns, as_json=as_json)
+
+
+def _told(row: dict[str, object]) -> dict[str, object]:
+    is_forgotten = row["group"] is not None and row["attempts"] is None
+    return {**row, "attempts": "not kept"} if is_forgotten else row
 
 
 COLUMNS: Final = ("messageId", "storedAt", "queue", "offset", "tag", "keys", "size")

@@ -16,13 +16,14 @@ from quarry_mq.cli.online.messages.message_query import (
     TRACE_COLUMNS,
     body_fields,
     group_fields,
+    print_trace,
     queue_fields,
     tell_unread,
     trace_rows,
 )
 from quarry_mq.cli.records import Record, born_host_of, decoded, message_id_of, offset_id_of, store_host_of
 from quarry_mq.cli.terminal.exit import Exit, end
-from quarry_mq.cli.terminal.output import print_object, print_rows
+from quarry_mq.cli.terminal.output import print_object
 from quarry_mq.cli.terminal.text import one_line, say
 from quarry_mq.protocol.messages.bodies import body_text, plain_body
 from quarry_mq.protocol.messages.property_names import KEYS, TAGS
@@ -144,7 +145,7 @@ def _print(record: Record, traced: pb.MessageTrace, body: bytes, *, is_body_show
     if is_body_shown:
         _print_body(body)
     say()
-    print_rows(trace_rows(traced), TRACE_COLUMNS, as_json=False)
+    print_trace(trace_rows(traced), TRACE_COLUMNS, as_json=False)
 
 
 def _print_body(body: bytes) -> None:

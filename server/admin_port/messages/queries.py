@@ -16,6 +16,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import (
 )
 from quarry_mq.server.admin.message_lookup import (
     NO_SUCH_ID,
+    DeadLetterSearch,
     GroupTrace,
     LookedUp,
     MessageLookup,
@@ -45,6 +46,8 @@ _STATES: Final = {
     MessageState.IN_FLIGHT: pb.MESSAGE_STATE_IN_FLIGHT,
     MessageState.RETRYING: pb.MESSAGE_STATE_RETRYING,
     MessageState.DONE: pb.MESSAGE_STATE_DONE,
+    MessageState.DEAD_LETTERED: pb.MESSAGE_STATE_DEAD_LETTERED,
+    MessageState.DONE_OR_DEAD_LETTERED: pb.MESSAGE_STATE_DONE_OR_DEAD_LETTERED,
 }
 
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -52,11 +55,12 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 def query_service(components: Components, index: KeyIndex) -> QueryService:
     its = components
+    dead_letters = DeadLetterSearch(its.store.messages, index, its.clock)
     return QueryService(
         its.store.topics,
         index,
         MessageLookup(its.store.messages, index),
-        MessageTracer(its.store, its.delivery, its.delivery.writer, its.clock),
+        MessageTracer(its.store, its.delivery, its.delivery.writer, its.clock, dead_letters),
         its.edge.error_reporter,
     )
 
@@ -133,7 +137,7 @@ class QueryService(QueryServiceServicer):
         found = await self._find(request)
         answer = pb.TraceMessagesResponse(unread=_unread(found.unread))
         for each in _fitting(found.messages):
-            answer.messages.append(self._trace(each))
+            answer.messages.append(await self._trace(each))
             await asyncio.sleep(0)
         answer.has_more = len(answer.messages) < len(found.messages)
         return answer
@@ -148,9 +152,8 @@ class QueryService(QueryServiceServicer):
                 )
             case _:
                 raise Invalid("id, place: one of the two must be given")
-        return pb.GetMessageResponse(
-            message=self._trace(looked_up.message), same_id=looked_up.same_id, unread=_unread(looked_up.unread)
-        )
+        traced = await self._trace(looked_up.message)
+        return pb.GetMessageResponse(message=traced, same_id=looked_up.same_id, unread=_unread(looked_up.unread))
 
     async def _with_id(self, topic: str | None, message_id: str) -> LookedUp:
         """Find a message by id. Only super users are told what lies at the position of an id without a message."""
@@ -170,9 +173,9 @@ class QueryService(QueryServiceServicer):
             raise TopicNotFound(f"topic: no topic {request.topic}")
         return QueueId(topic.name, request.place.queue)
 
-    def _trace(self, message: StoredMessage) -> pb.MessageTrace:
+    async def _trace(self, message: StoredMessage) -> pb.MessageTrace:
         traced = pb.MessageTrace(physical_offset=message.physical_offset, record=self._lookup.raw(message))
-        traced.queues.extend(map(_queue_trace, self._tracer.trace(message)))
+        traced.queues.extend(map(_queue_trace, await self._tracer.trace(message)))
         return traced
 
 
@@ -201,7 +204,12 @@ def _queue_trace(each: QueueTrace) -> pb.QueueTrace:
 
 
 def _group_trace(each: GroupTrace) -> pb.GroupTrace:
-    traced = pb.GroupTrace(group=each.group, state=_STATES[each.state], attempts=each.attempts)
-    if each.attempts:
-        traced.visible_at_ms, traced.client_id = each.visible_at_ms, each.client_id
+    traced = pb.GroupTrace(
+        group=each.group,
+        state=_STATES[each.state],
+        attempts=each.attempts,
+        dead_letter_offset=each.dead_letter_offset,
+    )
+    if each.last_delivery is not None:
+        traced.client_id, traced.visible_at_ms = each.last_delivery
     return traced

@@ -1,14 +1,16 @@
 // What has become of a message: its queues, and each group that reads them.
 import { h } from "./dom.js";
 import { badge, count, isKnown, time, unknown } from "./format.js";
-import { groupLink } from "./links.js";
+import { groupLink, link } from "./links.js";
 import { table } from "./table.js";
 
 const STATES = {
   WAITING: ["idle", "waits, was never handed out"],
   IN_FLIGHT: ["info", "in flight"],
   RETRYING: ["warn", "waits for its next attempt"],
-  DONE: ["good", "done"],
+  DONE: ["good", "done: acknowledged or skipped"],
+  DEAD_LETTERED: ["bad", "dead-lettered"],
+  DONE_OR_DEAD_LETTERED: ["warn", "done or dead-lettered"],
 };
 
 export function messageState(state) {
@@ -16,8 +18,18 @@ export function messageState(state) {
   return text ? badge(kind, text) : unknown();
 }
 
-const isDone = (one) => String(one.state).endsWith("DONE");
-const unsaid = (one) => h("span", { class: "none" }, isDone(one) ? "not kept once it is done" : "not handed out");
+const isOver = (one) => /DONE|DEAD_LETTERED/.test(String(one.state));
+const unsaid = (one) => h("span", { class: "none" }, isOver(one) ? "not kept once it is done" : "not handed out");
+
+// A dead letter leads to the group's dead letters.
+const stateOf = (one) =>
+  isKnown(one.deadLetterOffset)
+    ? [
+        messageState(one.state),
+        " ",
+        link(["dead-letters", one.group], `dead letter ${one.deadLetterOffset}`),
+      ]
+    : messageState(one.state);
 
 // `trace` is a MessageTrace.
 export function traceView(trace) {
@@ -34,8 +46,8 @@ export function traceView(trace) {
       `Groups that read queue ${queue.queue} of ${queue.topic}`,
       [
         { title: "Group", cell: (one) => groupLink(one.group) },
-        { title: "State", cell: (one) => messageState(one.state) },
-        { title: "Attempts", kind: "number", cell: (one) => (isDone(one) ? unsaid(one) : count(one.attempts)) },
+        { title: "State", cell: stateOf },
+        { title: "Attempts", kind: "number", cell: (one) => (isKnown(one.attempts) ? count(one.attempts) : unsaid(one)) },
         { title: "Hidden until", cell: (one) => (isKnown(one.visibleAtMs) ? time(one.visibleAtMs) : unsaid(one)) },
         {
           title: "Last delivered to",

@@ -14,11 +14,15 @@ class MessageState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MESSAGE_STATE_IN_FLIGHT: _ClassVar[MessageState]
     MESSAGE_STATE_RETRYING: _ClassVar[MessageState]
     MESSAGE_STATE_DONE: _ClassVar[MessageState]
+    MESSAGE_STATE_DEAD_LETTERED: _ClassVar[MessageState]
+    MESSAGE_STATE_DONE_OR_DEAD_LETTERED: _ClassVar[MessageState]
 MESSAGE_STATE_UNSPECIFIED: MessageState
 MESSAGE_STATE_WAITING: MessageState
 MESSAGE_STATE_IN_FLIGHT: MessageState
 MESSAGE_STATE_RETRYING: MessageState
 MESSAGE_STATE_DONE: MessageState
+MESSAGE_STATE_DEAD_LETTERED: MessageState
+MESSAGE_STATE_DONE_OR_DEAD_LETTERED: MessageState
 
 class GetMessageRequest(_message.Message):
     __slots__ = ("topic", "id", "place")
@@ -83,18 +87,20 @@ class QueueTrace(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., is_there: _Optional[bool] = ..., groups: _Optional[_Iterable[_Union[GroupTrace, _Mapping]]] = ...) -> None: ...
 
 class GroupTrace(_message.Message):
-    __slots__ = ("group", "state", "attempts", "visible_at_ms", "client_id")
+    __slots__ = ("group", "state", "attempts", "visible_at_ms", "client_id", "dead_letter_offset")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     VISIBLE_AT_MS_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTER_OFFSET_FIELD_NUMBER: _ClassVar[int]
     group: str
     state: MessageState
     attempts: int
     visible_at_ms: int
     client_id: str
-    def __init__(self, group: _Optional[str] = ..., state: _Optional[_Union[MessageState, str]] = ..., attempts: _Optional[int] = ..., visible_at_ms: _Optional[int] = ..., client_id: _Optional[str] = ...) -> None: ...
+    dead_letter_offset: int
+    def __init__(self, group: _Optional[str] = ..., state: _Optional[_Union[MessageState, str]] = ..., attempts: _Optional[int] = ..., visible_at_ms: _Optional[int] = ..., client_id: _Optional[str] = ..., dead_letter_offset: _Optional[int] = ...) -> None: ...
 
 class QueryMessagesRequest(_message.Message):
     __slots__ = ("topic", "key", "from_ms", "to_ms", "limit", "skip")
