@@ -42,9 +42,10 @@ class Spent(NamedTuple):
     cpu_s: float
 
 
-def without_rust() -> dict[str, str]:
-    """Return the environment of a user who has no compiler for the native part."""
+def fresh(scratch: Path) -> dict[str, str]:
+    """Return the environment of a machine that has no compiler for the native part and has downloaded nothing yet."""
     environment = clean_environment()
+    environment |= {"UV_CACHE_DIR": str(scratch / "uv"), "PIP_CACHE_DIR": str(scratch / "pip")}
     folders = environment["PATH"].split(os.pathsep)
     environment["PATH"] = os.pathsep.join(each for each in folders if shutil.which("cargo", path=each) is None)
     return environment
@@ -76,7 +77,7 @@ def serving(clone: Path, arguments: str, spent: dict[str, Spent], name: str) -> 
         make = subprocess.Popen(
             ["make", "serve", f"SERVE_ARGS={arguments}"],
             cwd=clone,
-            env=without_rust(),
+            env=fresh(clone.parent),
             stdout=log,
             stderr=subprocess.STDOUT,
             process_group=0,
