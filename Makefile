@@ -6,6 +6,7 @@ STAMP  := $(VENV)/.installed
 TOOLS  := $(VENV)/.installed-dev
 NATIVE := $(VENV)/.installed-native
 RELEASE := $(VENV)/.installed-release
+SITE   := $(VENV)/.installed-docs
 # each start of a broker or a command would compile hundreds of modules again, which takes longer than all else in it
 unexport PYTHONDONTWRITEBYTECODE
 SERVE_ARGS ?=
@@ -107,11 +108,17 @@ $(RELEASE): $(STAMP)
 release: $(RELEASE)  ## wheels, source distributions, chart, image, checksums, bill of materials in build/release (RELEASE_ARGS="--without image")
 	@$(BIN)/python deploy/release/release.py $(RELEASE_ARGS)
 
-docs: $(TOOLS)  ## build the site of the documents into build/site; every link is checked
+# apart, so that nobody waits for Spark to read the documents
+$(SITE): $(STAMP)
+	@echo "installing the tools for the site into $(VENV) (first time only)"
+	@$(call INSTALL,'.[docs]')
+	@touch $(SITE)
+
+docs: $(SITE)  ## build the site of the documents into build/site; every link is checked
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "build/site/index.html"
 
-docs-serve: $(TOOLS)  ## the same site on 127.0.0.1:8000, made anew when a page changes
+docs-serve: $(SITE)  ## the same site on 127.0.0.1:8000, made anew when a page changes
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --dev-addr 127.0.0.1:8000
 
 clean:  ## remove the virtual environment and caches

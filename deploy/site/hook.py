@@ -7,6 +7,7 @@ Python-Markdown other rules. So nothing here changes what a page says:
 - Texts in `PAGES` become pages of the site. Other files that are linked to are copied into it, below `repository/` and
   with `.txt` at the end, so that a browser shows them. A link to a folder becomes the folder's name.
 - An entry of the navigation with a `*` stands for the pages that match it, in the order of their names.
+- Search shows help first: pages for whoever changes Quarry count for less (`WEIGHTS`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,28 @@ PAGES: Final = {
 }
 """Pages whose text lies outside of `docs`, by their path in the site."""
 
+WEIGHTS: Final = {
+    "adr/": 0.0003,
+    "formats/": 0.0003,
+    "changes.md": 0.001,
+    "documents.md": 0.001,
+    "contributing.md": 0.001,
+    "ARCHITECTURE.md": 0.01,
+    "front.md": 0.01,
+    "json.md": 0.01,
+    "admin-calls.md": 0.1,
+    "benchmarks.md": 0.1,
+}
+"""What search multiplies the score of pages by, by the beginning of their path in the site; 1 for all others.
+
+A word in a heading counts a thousand times as much as one in the text, so 0.0003 puts a heading behind texts.
+"""
+
+WITHOUT_LISTS: Final = frozenset({"index.md"})
+"""Pages that have the whole width: without navigation and table of contents beside them."""
+
+WORKER: Final = "iframe-worker.js"
+
 COPIES: Final = "repository/"
 LINK: Final = re.compile(r"\[((?:[^\[\]`]|`[^`]*`)+)\]\(([^()\s]+)\)")
 CODE: Final = re.compile(r"`[^`]*`")
@@ -46,13 +69,22 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for page, source in PAGES.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
+    files.append(File.generated(config, WORKER, abs_src_path=str(Path(__file__).with_name(WORKER))))
     for source in sorted(linked_files()):
         files.append(File.generated(config, f"{COPIES}{source}.txt", abs_src_path=str(ROOT / source)))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
+    page.meta["search"] = {"boost": weight(page.file.src_uri)}
+    if page.file.src_uri in WITHOUT_LISTS:
+        page.meta["hide"] = ["navigation", "toc"]
     return rewritten(markdown, page.file.src_uri)
+
+
+def weight(page: str) -> float:
+    """Return what search multiplies the score of a page by."""
+    return next((value for beginning, value in WEIGHTS.items() if page.startswith(beginning)), 1.0)
 
 
 def expanded(nav: list[Any], pages: list[str]) -> list[Any]:

@@ -44,6 +44,7 @@ SLOW: Final = frozenset(
         "docs/commands.md",
         "docs/configure.md",
         "docs/console.md",
+        "docs/index.md",
         "docs/install.md",
         "docs/migrate-from-rocketmq.md",
         "docs/migration.md",
@@ -68,14 +69,14 @@ PLAYED: Final = tuple(
 
 def prepared(page: Path, folder: Path) -> None:
     """Puts into the folder of a page what its reader has before the first line."""
-    if page in (ROOT / "README.md", ROOT / "docs" / "install.md"):
+    if page in (ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "install.md"):
         # a checkout in which `make` has installed everything already
         (folder / ".venv" / "bin").mkdir(parents=True)
         for name in ("quarry", "python"):
             (folder / ".venv" / "bin" / name).symlink_to(folder.parent / f"{folder.name}-commands" / name)
         for name in ("Makefile", "pyproject.toml"):
             shutil.copy2(ROOT / name, folder)
-        for name in (".installed", ".installed-dev"):
+        for name in (".installed", ".installed-dev", ".installed-docs"):
             (folder / ".venv" / name).touch()
 
 

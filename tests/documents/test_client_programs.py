@@ -1,6 +1,6 @@
-"""The programs of README.md and of the client pages run unchanged but for the address, each with an official client.
+"""Programs of README.md and of pages run unchanged but for the address, each with an official client.
 
-The pages: README.md, python.md, java.md, go.md, node.md and rust.md. All programs of a page run on one new broker.
+The pages: index.md, python.md, java.md, go.md, node.md and rust.md. All programs of a page run on one new broker.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -142,6 +143,22 @@ def test_every_document_is_in_the_navigation(pages: dict[str, Page]) -> None:
         if name not in BUILT_BY_MKDOCS and urlsplit(link).path and not foreign(link)
     }
     assert not {each for each in built if each not in listed}
+
+
+def test_the_sections_are_what_readers_want_to_do() -> None:
+    tabs = re.findall(r"^  - (\w+):", (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2], flags=re.MULTILINE)
+    assert tabs == ["Home", "Start", "Use", "Run", "Troubleshoot", "Reference", "Decisions"]
+
+
+def test_search_has_help_before_decisions_and_formats(site: Path) -> None:
+    entries = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    boosts = {each["location"].partition("#")[0]: each["boost"] for each in entries}
+    assert boosts["faq.html"] == boosts["clients/java.html"] == 1
+    quiet = [boost for page, boost in boosts.items() if page.startswith(("adr/", "formats/"))]
+    assert len(quiet) > 60
+    assert max(quiet) < 0.001
+    unused = [each for each in hook.WEIGHTS if not any(page.startswith(each.removesuffix("md")) for page in boosts)]
+    assert unused == []
 
 
 def test_every_picture_is_described_and_used(site: Path, pages: dict[str, Page]) -> None:
