@@ -195,6 +195,23 @@ def test_links_out_of_the_documents_are_led_to_copies() -> None:
     )
 
 
+def test_rows_of_tables_are_whole() -> None:
+    """A row that is broken over two lines, or has another number of cells than its header, is shown as text."""
+    broken = []
+    for page in [*(ROOT / "docs").rglob("*.md"), *(ROOT / source for source in hook.PAGES.values())]:
+        cells, in_fence = 0, False
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            in_fence ^= line.lstrip().startswith(hook.FENCE)
+            if in_fence or not line.startswith("|"):
+                cells = 0
+                continue
+            found = len(re.findall(r"(?<!\\)\|", line))
+            if not line.endswith("|") or found != (cells or found):
+                broken.append(f"{page.relative_to(ROOT)}:{number}")
+            cells = found
+    assert not broken
+
+
 def test_lists_and_pipes_are_written_as_python_markdown_reads_them() -> None:
     assert hook.rewritten("Why:\n- one\n  more\n- two\n\n1. three\n", "a.md") == (
         "Why:\n\n- one\n  more\n- two\n\n1. three\n"
