@@ -82,4 +82,4 @@ def _places(table: LogTable, begin: int, end: int | None) -> DamagedPlaces:
     if end is not None:
         damage = damage.filter(sql.col("phyOffset") < end)
     first = damage.orderBy("phyOffset").limit(FIRST_DAMAGED).collect()
-    return DamagedPlaces(damage.count(), tuple(f"offset {row['phyOffset']}: {row[DAMAGE]}" for row in first))
+    return DamagedPlaces(damage.count(), tuple(row[DAMAGE] for row in first))

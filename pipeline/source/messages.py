@@ -102,11 +102,11 @@ class MessageReader(TableReader):
 
     def _damaged(self, segments: SegmentList, damage: Damage) -> Rows:
         """Return one row that describes the damage. Raises StoreDamaged with `mode=fail`."""
+        told = StoreDamaged(self._file_of(segments, damage), f"offset {damage.begin}: {damage.reason}")
         if self.options.mode is DamageMode.FAIL:
-            raise StoreDamaged(self._file_of(segments, damage), f"offset {damage.begin}: {damage.reason}")
+            raise told
         size = min(damage.end - damage.begin, _SIZE_MAX)
-        told = f"{self._file_of(segments, damage)}: {damage.reason}"
-        known = {"phyOffset": damage.begin, "storeSize": size, DAMAGE: told}
+        known = {"phyOffset": damage.begin, "storeSize": size, DAMAGE: str(told)}
         arrays = [pa.array([known.get(field.name)], to_arrow_type(field.dataType)) for field in self.schema]
         return ArrowRows(pa.RecordBatch.from_arrays(arrays, self.schema.fieldNames()))
 

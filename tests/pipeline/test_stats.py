@@ -195,7 +195,7 @@ def test_damage_is_told_with_file_and_offset_and_all_else_counted(spark: SparkSe
     found = statistics(spark, DISK, tmp_path, Wanted())
     assert found.volume.messages == 8
     assert found.damage.count == 1
-    assert found.damage.first == (f"offset 0: {segment}: the body does not match its CRC",)
+    assert found.damage.first == (f"{segment}: offset 0: the body does not match its CRC",)
 
 
 # -- groups
