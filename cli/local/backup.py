@@ -38,7 +38,9 @@ def backup(
     *,
     admin: Annotated[
         str | None,
-        typer.Option("--admin", metavar="HOST:PORT", help="Back up the store of this live broker.", show_default=False),
+        typer.Option(
+            "--admin", metavar="HOST:PORT", help="Admin address of the live broker to back up.", show_default=False
+        ),
     ] = None,
     copy: Annotated[
         bool,

@@ -17,6 +17,7 @@ from quarry_mq.cli.records import Record, decoded
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import say
+from quarry_mq.cli.terminal.times import Since, Until, option_ms
 from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 
@@ -25,16 +26,14 @@ def query(
     store: StoreOrNone = None,
     *,
     topic: Topic,
-    key: Annotated[str, typer.Option("--key", help="A key that the sender gave, or the message's id.")],
-    begin_ms: Annotated[
-        int, typer.Option("--from", metavar="MS", min=0, help="Stored at this time or later (ms since 1970).")
-    ] = 0,
-    end_ms: Annotated[
-        int | None,
-        typer.Option("--to", metavar="MS", min=0, help="Stored at this time or earlier.", show_default=False),
-    ] = None,
+    key: Annotated[str, typer.Option("--key", metavar="KEY", help="A key that the sender gave, or the message's id.")],
+    since: Since = None,
+    until: Until = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=1000, help="Maximum number of messages; the newest are shown.")
+        int,
+        typer.Option(
+            "--limit", "-n", metavar="N", min=1, max=1000, help="Maximum number of messages; the newest are shown."
+        ),
     ] = 32,
     admin: AdminOrNone = None,
     as_json: Json = False,
@@ -46,6 +45,7 @@ def query(
     (index.tiered or index.hash_files); a warning on stderr says if it lags behind the log, or if a file of it could not
     be read. Exit code 1 when there is no such message.
     """
+    begin_ms, end_ms = option_ms(since, "--since") or 0, option_ms(until, "--until")
     admin = broker_of(admin, is_store_named=store is not None)
     if (store is None) == (admin is None):
         raise typer.BadParameter("either STORE or --admin is needed")

@@ -26,15 +26,25 @@ def queues(
     summary: Annotated[
         bool, typer.Option("--summary", help="Count the queues instead: by kind, on disk, in RocksDB, and the largest.")
     ] = False,
-    largest: Annotated[
+    limit: Annotated[
         int,
         typer.Option(
-            "--largest", metavar="N", min=0, max=1_000, help="With --summary: number of largest queues to show."
+            "--limit",
+            "-n",
+            metavar="N",
+            min=0,
+            max=1_000,
+            help="With --summary: maximum number of largest queues to show.",
         ),
     ] = 10,
     admin: Annotated[
         str | None,
-        typer.Option("--admin", metavar="HOST:PORT", help="With --summary: of this live broker.", show_default=False),
+        typer.Option(
+            "--admin",
+            metavar="HOST:PORT",
+            help="With --summary: admin address of a live broker to ask.",
+            show_default=False,
+        ),
     ] = None,
     source: Source = None,
     as_json: Json = False,
@@ -49,13 +59,13 @@ def queues(
     if admin is not None:
         if store is not None or source is not None or not summary:
             raise typer.BadParameter("needs --summary, and is not allowed with STORE or --source", param_hint="--admin")
-        show_summary(summary_of_broker(admin, largest), as_json=as_json)
+        show_summary(summary_of_broker(admin, limit), as_json=as_json)
         return
     if store is None:
         raise typer.BadParameter("STORE is needed; or --admin with --summary")
     with opened(store) as open_store:
         if summary:
-            show_summary(open_store.summary(source, largest_max=largest), as_json=as_json)
+            show_summary(open_store.summary(source, largest_max=limit), as_json=as_json)
         else:
             list_queues(open_store, source, as_json=as_json)
 

@@ -8,6 +8,6 @@ from typing import Annotated
 import typer
 
 Store = Annotated[Path, typer.Argument(metavar="STORE", help="Store directory: the one that contains commitlog/.")]
-Topic = Annotated[str, typer.Option("--topic", help="Name of the topic.")]
-Queue = Annotated[int, typer.Option("--queue", min=0, help="Number of the queue.")]
+Topic = Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="Name of the topic.")]
+Queue = Annotated[int, typer.Option("--queue", metavar="N", min=0, help="Number of the queue.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]

@@ -26,18 +26,31 @@ def decode(
     at: Annotated[
         int | None,
         typer.Option(
-            "--at", min=0, metavar="PHY", help="Start at this physical offset, which must be the start of a record."
+            "--at", min=0, metavar="OFFSET", help="Start at this physical offset, which must be the start of a record."
         ),
     ] = None,
     topic: Annotated[
-        str | None, typer.Option("--topic", help="With --queue and --offset: look up one consume queue entry.")
+        str | None,
+        typer.Option(
+            "--topic",
+            "-t",
+            metavar="TOPIC",
+            help="Topic of the one consume queue entry to look up, with --queue and --offset.",
+        ),
     ] = None,
-    queue: Annotated[int | None, typer.Option("--queue", min=0, help="Number of the queue.")] = None,
-    offset: Annotated[int | None, typer.Option("--offset", min=0, help="Queue offset of the entry.")] = None,
+    queue: Annotated[int | None, typer.Option("--queue", metavar="N", min=0, help="Number of the queue.")] = None,
+    offset: Annotated[
+        int | None, typer.Option("--offset", metavar="OFFSET", min=0, help="Queue offset of the entry.")
+    ] = None,
     limit: Annotated[
         int | None,
         typer.Option(
-            "--limit", min=1, help="Maximum number of records. Default: all; with --offset: 1.", show_default=False
+            "--limit",
+            "-n",
+            metavar="N",
+            min=1,
+            help="Maximum number of records. Default: all; with --offset: 1.",
+            show_default=False,
         ),
     ] = None,
     as_json: Json = False,

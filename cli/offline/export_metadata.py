@@ -19,10 +19,18 @@ from quarry_mq.store.rocketmq import export_metadata as export
 def export_metadata(
     store: Store,
     *,
-    to: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="RocketMQ's folder config/; created if it does not exist.")
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR",
+            help="Folder to write to: RocketMQ's config/; created if it does not exist.",
+        ),
     ],
-    form: Annotated[Form | None, typer.Option("--as", help="Format: json (default) or rocksdb.")] = None,
+    form: Annotated[
+        Form | None, typer.Option("--format", metavar="json|rocksdb", help="Format of the files. Default: json.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write topics, groups, offsets and the progress of delayed messages, so that RocketMQ can go on with a store.
@@ -32,7 +40,9 @@ def export_metadata(
     with opened(store) as open_store:
         now_ms = SystemClock().wall_ms()
         pending = open_store.pending_progress(now_ms)
-        done = export(open_store.disk, open_store.state_engine(), to, form or Form.JSON, now_ms=now_ms, pending=pending)
+        done = export(
+            open_store.disk, open_store.state_engine(), output, form or Form.JSON, now_ms=now_ms, pending=pending
+        )
         stale = [path for name in TIMER_STATE if open_store.disk.exists(path := open_store.paths.root / name)]
     fields = {
         "topics": done.topics,

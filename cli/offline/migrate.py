@@ -26,7 +26,8 @@ def migrate(
     store: Store,
     *,
     to: Annotated[
-        Target | None, typer.Option("--to", help="Where to keep the queues: rocksdb or file.", show_default=False)
+        Target | None,
+        typer.Option("--to", metavar="rocksdb|file", help="Where to move the queues.", show_default=False),
     ] = None,
     repair: Annotated[
         bool,

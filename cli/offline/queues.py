@@ -21,7 +21,10 @@ from quarry_mq.store.offline import OfflineStore, QueueSource
 Source = Annotated[
     QueueSource | None,
     typer.Option(
-        "--source", help="Where to read the queues. Default: where a broker would read them.", show_default=False
+        "--source",
+        metavar="file|rocksdb",
+        help="Where to read the queues. Default: where a broker would read them.",
+        show_default=False,
     ),
 ]
 

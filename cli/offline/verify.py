@@ -23,7 +23,14 @@ def verify(
     store: Store,
     *,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, help="How many differences of each kind to show; all are counted.")
+        int,
+        typer.Option(
+            "--limit",
+            "-n",
+            metavar="N",
+            min=1,
+            help="Maximum number of differences of each kind to show; all are counted.",
+        ),
     ] = DIFFERENCES_MAX,
     as_json: Json = False,
 ) -> None:

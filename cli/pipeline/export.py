@@ -8,10 +8,11 @@ import typer
 
 from quarry_mq.cli.offline.arguments import Json, Store
 from quarry_mq.cli.offline.record_text import json_line
-from quarry_mq.cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
+from quarry_mq.cli.pipeline.arguments import Tags, Topics, Where
 from quarry_mq.cli.pipeline.session import Conf, Master, damage_fields, spark_session, tell_damage
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.text import say
+from quarry_mq.cli.terminal.times import Since, Until, option_ms
 from quarry_mq.pipeline.body_form import BodyForm
 from quarry_mq.store.fs import PosixDisk
 
@@ -23,9 +24,13 @@ Destination = Annotated[
 ]
 BodyOption = Annotated[
     BodyForm,
-    typer.Option("--body", help="Bodies: as stored, left out, or decompressed (as bytes, as text, or in base64)."),
+    typer.Option(
+        "--body",
+        metavar="stored|none|plain|text|base64",
+        help="Bodies: as stored, left out, or decompressed (as bytes, as text, or in base64).",
+    ),
 ]
-Format = Annotated[str, typer.Option("--format", help="A format that Spark writes.")]
+Format = Annotated[str, typer.Option("--format", metavar="FORMAT", help="Format of the files: one that Spark writes.")]
 Incremental = Annotated[
     bool,
     typer.Option(
@@ -58,7 +63,7 @@ def export(
     Exit code 0: it is done, 1: the log is damaged (all else is exported), messages expired since the last export,
     or bodies could not be uncompressed, 2: it could not run.
     """
-    from_ms, to_ms = time_ms(since, "--from"), time_ms(until, "--to")
+    from_ms, to_ms = option_ms(since, "--since"), option_ms(until, "--until")
     with spark_session("export", store, master, conf, PHASES) as spark:
         from quarry_mq.pipeline.export import Selection
         from quarry_mq.pipeline.export import export as export_on

@@ -9,9 +9,9 @@ import typer
 
 from quarry_mq.cli.offline.arguments import Json, Store
 from quarry_mq.cli.offline.record_text import json_line
-from quarry_mq.cli.pipeline.arguments import Since, Until, time_ms
 from quarry_mq.cli.pipeline.session import Conf, Master, spark_session
 from quarry_mq.cli.terminal.text import say
+from quarry_mq.cli.terminal.times import Since, Until, option_ms
 from quarry_mq.store.fs import PosixDisk
 
 PHASES = ("reading the log", "writing the index")
@@ -23,10 +23,16 @@ def index(
     since: Since = None,
     until: Until = None,
     slots: Annotated[
-        int | None, typer.Option("--slots", min=1, help="Slots per file. Default: as before, or the broker's default.")
+        int | None,
+        typer.Option(
+            "--slots", metavar="N", min=1, help="Slots per file. Default: as before, or the broker's default."
+        ),
     ] = None,
     items: Annotated[
-        int | None, typer.Option("--items", min=1, help="Items per file. Default: as before, or the broker's default.")
+        int | None,
+        typer.Option(
+            "--items", metavar="N", min=1, help="Items per file. Default: as before, or the broker's default."
+        ),
     ] = None,
     master: Master = None,
     conf: Conf = None,
@@ -39,7 +45,7 @@ def index(
 
     Exit code 0: it is done, 1: the log is damaged, 2: it could not run. After 1 or 2 the store is unchanged.
     """
-    from_ms, to_ms = time_ms(since, "--from"), time_ms(until, "--to")
+    from_ms, to_ms = option_ms(since, "--since"), option_ms(until, "--until")
     begun_s = time.perf_counter()
     with spark_session("index", store, master, conf, PHASES) as spark:
         from quarry_mq.pipeline.index import IndexWish, build_index

@@ -21,7 +21,7 @@ def rebuild(
     *,
     master: Master = None,
     conf: Conf = None,
-    split_mib: Annotated[int, typer.Option("--split-mib", min=1, help="MiB of the log per task.")] = 64,
+    split_mib: Annotated[int, typer.Option("--split-mib", metavar="N", min=1, help="MiB of the log per task.")] = 64,
     with_index: Annotated[
         bool | None,
         typer.Option(

@@ -11,10 +11,11 @@ from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.contexts import chosen, endpoint_of_context
 from quarry_mq.cli.offline.arguments import Json, Store
 from quarry_mq.cli.offline.record_text import json_line
-from quarry_mq.cli.pipeline.arguments import Since, Tags, Topics, Until, Where, time_ms
+from quarry_mq.cli.pipeline.arguments import Tags, Topics, Where
 from quarry_mq.cli.pipeline.session import Conf, Master, damage_fields, spark_session, tell_damage
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.text import say, word
+from quarry_mq.cli.terminal.times import Since, Until, option_ms
 from quarry_mq.store.fs import PosixDisk
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ Endpoint = Annotated[
         "--endpoint", metavar="HOST:PORT", help="Messaging address of the broker.", callback=endpoint_of_context
     ),
 ]
-Into = Annotated[
+ToTopic = Annotated[
     str | None,
     typer.Option(
-        "--into",
+        "--to-topic",
         metavar="TOPIC",
         help="Send all messages to this topic. Default: each to its own topic.",
         show_default=False,
@@ -42,7 +43,7 @@ Into = Annotated[
 def replay(
     store: Store,
     *,
-    into: Into = None,
+    to_topic: ToTopic = None,
     topic: Topics = None,
     tag: Tags = None,
     since: Since = None,
@@ -78,7 +79,7 @@ def replay(
     Exit code 0: it is done, 1: the log is damaged (all else is sent), or some messages could not be sent, 2: it could
     not run, or not to its end.
     """
-    from_ms, to_ms = time_ms(since, "--from"), time_ms(until, "--to")
+    from_ms, to_ms = option_ms(since, "--since"), option_ms(until, "--until")
     context = chosen() or Context()
     options = {"endpoints": endpoint, "timeoutMs": str(timeout * 1000), "tls": str(tls or context.tls)}
     for name, value in (
@@ -99,7 +100,7 @@ def replay(
             spark,
             PosixDisk(),
             store,
-            Target(options=options, topic=into),
+            Target(options=options, topic=to_topic),
             Wanted(topics=tuple(topic or ()), tags=tuple(tag or ()), from_ms=from_ms, to_ms=to_ms, where=where),
             keeps_compressed=keep_compressed,
         )

@@ -19,8 +19,9 @@ Output = Annotated[
     str | None,
     typer.Option(
         "--output",
-        metavar="DEST",
-        help="Folder for `verdict.json` and all `differences` as Parquet, in any file system that Spark knows.",
+        "-o",
+        metavar="DIR",
+        help="Folder to write `verdict.json` and all `differences` to (Parquet), in any file system of Spark.",
         show_default=False,
     ),
 ]
@@ -31,7 +32,14 @@ def verify(
     *,
     output: Output = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, help="How many differences of each kind to show; all are counted.")
+        int,
+        typer.Option(
+            "--limit",
+            "-n",
+            metavar="N",
+            min=1,
+            help="Maximum number of differences of each kind to show; all are counted.",
+        ),
     ] = DIFFERENCES_MAX,
     master: Master = None,
     conf: Conf = None,

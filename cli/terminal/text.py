@@ -1,7 +1,7 @@
 """Prints text of commands, curves of values, and times.
 
 Names, bodies and answers come from strangers, and must not control the terminal. Values over time are one line of text,
-a curve of bars. Times are parsed and formatted as people write them. All functions for curves are pure.
+a curve of bars. Times are formatted as people write them. All functions for curves are pure.
 """
 
 from __future__ import annotations
@@ -120,16 +120,3 @@ def time_text(milliseconds: int) -> str:
     """Format a time as UTC to the second; as the bare number if no calendar reaches it."""
     found = moment(milliseconds)
     return str(milliseconds) if found is None else found.replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
-
-
-def date_ms(text: str) -> int | None:
-    """Parse a date in ISO 8601 to ms since 1970, as local time if it names no zone; None if it is invalid."""
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
-def time_ms(text: str) -> int | None:
-    """Parse a time given as ms since 1970 or as a date to ms since 1970; None if it is invalid."""
-    return int(text) if text.isascii() and text.isdecimal() else date_ms(text)

@@ -96,7 +96,7 @@ def test_a_topic_that_is_there_is_written_into_on_demand_and_stays(quarry: Quarr
     assert counters(quarry.broker) == before
     row = quarry.row("bench", "--topic", "shared", "--count", 10, "--yes")
     assert (row["sent"]["messages"], row["received"]["messages"], row["queues"]) == (10, 10, 2)
-    assert len(quarry.rows("browse", "shared", "--filter", "quarry-bench")) == 10
+    assert len(quarry.rows("browse", "shared", "--tag", "quarry-bench")) == 10
     assert names(quarry.broker) == there
 
 
@@ -238,8 +238,8 @@ def test_with_tls_and_as_a_user(front: str, tmp_path: Path) -> None:
         safe.run("topic", "create", "pinged")
         assert safe.rows("ping", "--count", 2, "--interval", 0)[-1]["figures"]["messaging"]["answered"] == 2
         assert safe.rows("ping", "--count", 1, "--topic", "pinged")[-1]["figures"]["roundTrip"]["answered"] == 1
-        assert "not signed" in stranger.run("ping", "--count", 1, "--port", "messaging", status=2)
-        assert "not signed" in stranger.run("ping", "--count", 1, "--port", "admin", status=2)
+        assert "not signed" in stranger.run("ping", "--count", 1, "--ports", "messaging", status=2)
+        assert "not signed" in stranger.run("ping", "--count", 1, "--ports", "admin", status=2)
         broker.stop()
     finally:
         broker.close()

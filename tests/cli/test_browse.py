@@ -89,14 +89,14 @@ def test_messages_are_browsed_from_any_place(quarry: Quarry, monkeypatch: pytest
     monkeypatch.setattr(MODULE, "PAGE_ROWS", 5)
     everything = list(range(12))
     assert bodies(quarry) == everything[::-1]
-    assert bodies(quarry, "--from", "oldest") == everything
+    assert bodies(quarry, "--from", "earliest") == everything
     assert bodies(quarry, "--limit", 7) == everything[:4:-1]
     assert bodies(quarry, "--from", at(4)) == everything[4:]
     assert bodies(quarry, "--from", at(4), "--backwards") == everything[4::-1]
     assert bodies(quarry, "--queue", 1) == [10, 7, 4, 1]
     assert bodies(quarry, "--queue", 1, "--from", 2) == [7, 10]
     assert bodies(quarry, "--queue", 1, "--from", 2, "--backwards") == [7, 4, 1]
-    assert [each["topic"] for each in quarry.rows("browse", "P", "--lite", "alice")] == ["P", "P"]
+    assert [each["topic"] for each in quarry.rows("browse", "P", "--lite-topic", "alice")] == ["P", "P"]
     line, body = quarry.run("browse", "orders", "--limit", 1).splitlines()
     assert "orders/2@3" in line
     assert body == "order 11"
@@ -104,10 +104,10 @@ def test_messages_are_browsed_from_any_place(quarry: Quarry, monkeypatch: pytest
 
 def test_the_broker_filters(quarry: Quarry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "PAGE_ROWS", 2)
-    assert bodies(quarry, "--filter", "a || c") == [10, 8, 6, 4, 2, 0]
+    assert bodies(quarry, "--tag", "a || c") == [10, 8, 6, 4, 2, 0]
     assert bodies(quarry, "--sql", "size > 7 AND TAGS = 'b'") == [11, 9]
     assert bodies(quarry, "--contains", "er 1") == [11, 10, 1]
-    assert quarry.run("browse", "orders", "--filter", "c", status=1) == ""
+    assert quarry.run("browse", "orders", "--tag", "c", status=1) == ""
 
 
 def test_refusals_are_one_line(quarry: Quarry) -> None:
@@ -115,12 +115,12 @@ def test_refusals_are_one_line(quarry: Quarry) -> None:
     assert quarry.hint("browse", "nothing") == "`quarry topic create nothing` creates it"
     assert "offset: queue or lite_topic" in quarry.run("browse", "orders", "--from", "3", status=2)
     assert "filter.expression" in quarry.run("browse", "orders", "--sql", "a >", status=2)
-    for words in (("--from", "soon"), ("--sql", "a = 1", "--filter", "b"), ("--follow", "--from", "oldest")):
+    for words in (("--from", "soon"), ("--sql", "a = 1", "--tag", "b"), ("--follow", "--from", "earliest")):
         assert "Invalid value" in quarry.run("browse", "orders", *words, status=2)
 
 
 def test_messages_are_followed_until_the_command_is_told_to_end(quarry: Quarry) -> None:
-    words = ["browse", "orders", "--follow", "--filter", "t", "--json", "--admin", quarry.broker.admin]
+    words = ["browse", "orders", "--follow", "--tag", "t", "--json", "--admin", quarry.broker.admin]
     with subprocess.Popen(
         [sys.executable, "-m", "quarry_mq.cli.main", *words], cwd=PROJECT, stdout=subprocess.PIPE, text=True
     ) as process:

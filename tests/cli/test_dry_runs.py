@@ -52,7 +52,7 @@ def test_topics_and_groups(quarry: Quarry) -> None:
 def test_lite_topics_and_users(quarry: Quarry) -> None:
     quarry.run("topic", "create", "sessions", "--type", "lite")
     stdin = b'{"body": "hello", "liteTopic": "one"}'
-    quarry.run("produce", "sessions", "--from", "-", "--json-lines", stdin=stdin)
+    quarry.run("produce", "sessions", "--file", "-", "--json-lines", stdin=stdin)
     told = quarry.row("lite", "delete", "sessions", "one", "--dry-run")
     assert (told["messages"], told["subscribers"]) == (1, 0)
     assert quarry.row("lite", "show", "sessions", "one")["maxOffset"] == 1

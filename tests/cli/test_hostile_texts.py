@@ -96,14 +96,14 @@ def assert_harmless(text: str, words: Sequence[str]) -> None:
 
 
 ONLINE: list[tuple[list[str], bool]] = [
-    (["browse", "orders", "--from", "oldest"], True),
-    (["browse", "orders", "--from", "oldest", "--json"], True),
+    (["browse", "orders", "--from", "earliest"], True),
+    (["browse", "orders", "--from", "earliest", "--json"], True),
     (["consume", "orders", "--group", "billing", "--limit", "2", "--endpoint", "{endpoint}"], True),
     (["tail", "orders", "--from", "earliest", "--limit", "2", "--endpoint", "{endpoint}"], True),
     (["tail", "orders", "--from", "earliest", "--limit", "2", "--json", "--endpoint", "{endpoint}"], True),
     (["message", "show", "--topic", "orders", "--queue", "0", "--offset", "0"], True),
     (["message", "show", "--topic", "orders", "--queue", "0", "--offset", "0", "--json"], True),
-    (["message", "show", "--topic", "orders", "--queue", "0", "--offset", "0", "--body", "-"], True),
+    (["message", "show", "--topic", "orders", "--queue", "0", "--offset", "0", "--output", "-"], True),
     (["message", "query", "--topic", "orders"], True),
     (["message", "query", "--topic", "orders", "--key", "k"], True),
     (["message", "trace", "--topic", "orders", "--key", "k"], True),
@@ -140,10 +140,10 @@ def test_commands_of_a_store_steer_no_terminal(words: list[str], tmp_path: Path)
 
 def test_a_pipe_gets_every_byte_as_it_is(broker: Broker) -> None:
     run = Quarry(broker)
-    for line in run.run("browse", "orders", "--from", "oldest", "--json").rstrip("\n").split("\n"):
+    for line in run.run("browse", "orders", "--from", "earliest", "--json").rstrip("\n").split("\n"):
         assert json.loads(line)["tag"] == HOSTILE + FORGED
-    assert HOSTILE in run.run("browse", "orders", "--from", "oldest")
-    body = run.result("message", "show", "--topic", "orders", "--queue", 0, "--offset", 0, "--body", "-").stdout_bytes
+    assert HOSTILE in run.run("browse", "orders", "--from", "earliest")
+    body = run.result("message", "show", "--topic", "orders", "--queue", 0, "--offset", 0, "--output", "-").stdout_bytes
     assert body == f"body {HOSTILE}{FORGED}".encode()
 
 

@@ -94,8 +94,8 @@ produce orders hello --tag new --key k1 --property a=b --count 3
 produce grouped ordered --message-group g
 message send orders hello --key k2
 browse orders --limit 2
-consume orders --group billing --limit 2 --wait 1
-consume grouped --group billing --limit 1 --wait 1
+consume orders --group billing --limit 2 --timeout 1
+consume grouped --group billing --limit 1 --timeout 1
 group reset-offset billing --topic orders --to earliest
 group reset-offset billing --topic orders --to latest --dry-run
 group reset-offset billing --topic orders --to earliest --no-wait
@@ -186,7 +186,7 @@ def test_commands_of_a_live_broker(quarry: Quarry) -> None:
 
 def test_lite_topics(quarry: Quarry) -> None:
     stdin = b'{"body": "hello", "liteTopic": "one"}'
-    quarry.rows("produce", "sessions", "--from", "-", "--json-lines", stdin=stdin)
+    quarry.rows("produce", "sessions", "--file", "-", "--json-lines", stdin=stdin)
     assert quarry.row("lite", "show", "sessions", "one")["maxOffset"] == 1
     assert quarry.row("lite", "delete", "sessions", "one")["deleted"] == "one"
 

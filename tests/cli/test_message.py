@@ -109,13 +109,13 @@ def test_a_body_is_bounded_uncompressed_and_harmless(broker: Broker, tmp_path: P
     bounded = run(broker, "show", "M3", *where).stdout
     assert "… of 12000 bytes the first 4096" in bounded
     assert len(bounded) < 8_000
-    assert run(broker, "show", "M3", *where, "--body", "-").stdout_bytes == b"small " * 2_000
-    written = run(broker, "show", "M3", *where, "--body", tmp_path / "body")
+    assert run(broker, "show", "M3", *where, "--output", "-").stdout_bytes == b"small " * 2_000
+    written = run(broker, "show", "M3", *where, "--output", tmp_path / "body")
     assert (tmp_path / "body").read_bytes() == b"small " * 2_000
     assert "small" not in written.stdout
     assert written.stdout.startswith("messageId    M3\n")
     assert "\x1b" not in run(broker, "show", "M5", *where).stdout
-    assert str(tmp_path) in refusal(broker, "show", "M3", *where, "--body", tmp_path)
+    assert str(tmp_path) in refusal(broker, "show", "M3", *where, "--output", tmp_path)
 
 
 def test_what_cannot_be_uncompressed_is_a_finding(broker: Broker) -> None:
@@ -138,8 +138,8 @@ def test_what_is_not_there_is_one_line(broker: Broker) -> None:
         (("show",), "ID"),
         (("show", "--topic", "orders", "--queue", 1), "ID"),
         (("show", "M1", "--offset", 1), "--offset"),
-        (("query", "--topic", "orders", "--from", "yesterday"), "--from"),
-        (("query", "--topic", "orders", "--to", 10**15), "--to"),
+        (("query", "--topic", "orders", "--since", "yesterday"), "--since"),
+        (("query", "--topic", "orders", "--until", 10**15), "--until"),
     ):
         assert option in refusal(broker, *words)
 
@@ -162,10 +162,10 @@ def test_messages_are_listed_by_time_and_by_key_over_pages(broker: Broker, monke
     assert rows(broker, "--topic", "many", "--key", "all", "--queue", 1, "--limit", 2) == found[-2:0:-2][:2]
     assert rows(broker, "--topic", "many", "--key", "N2") == [found[2]]
     first_ms = found[0]["storeTimestamp"]
-    assert rows(broker, "--topic", "many", "--from", first_ms) == found
-    assert rows(broker, "--topic", "many", "--to", "2020-01-01T00:00Z", status=1) == []
+    assert rows(broker, "--topic", "many", "--since", first_ms) == found
+    assert rows(broker, "--topic", "many", "--until", "2020-01-01T00:00Z", status=1) == []
     assert rows(broker, "--topic", "many", "--key", "nothing", status=1) == []
-    assert [each["messageId"] for each in rows(broker, "--topic", "chats", "--lite", "b")] == ["L2"]
+    assert [each["messageId"] for each in rows(broker, "--topic", "chats", "--lite-topic", "b")] == ["L2"]
 
 
 def test_large_messages_of_a_key_are_put_together_from_several_answers(broker: Broker) -> None:

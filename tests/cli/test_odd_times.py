@@ -53,7 +53,7 @@ def born(output: str) -> list[int]:
 
 def test_commands_that_read_records_show_what_is_there(broker: Broker) -> None:
     run = Quarry(broker)
-    assert born(run.run("browse", "orders", "--from", "oldest", "--json")) == list(BORN)
+    assert born(run.run("browse", "orders", "--from", "earliest", "--json")) == list(BORN)
     assert born(run.run("message", "query", "--topic", "orders", "--key", "k", "--json")) == list(reversed(BORN))
     for number, born_ms in enumerate(BORN):
         shown = run.run("message", "show", f"M{number}", "--topic", "orders")

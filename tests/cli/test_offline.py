@@ -154,7 +154,7 @@ def test_text_for_people(golden_store: GoldenStore) -> None:
 
 def test_queues_are_counted_for_people_and_programs(golden_store: GoldenStore) -> None:
     store = golden_store("double-clean") / "store"
-    [summary] = lines("queues", store, "--summary", "--largest", 3)
+    [summary] = lines("queues", store, "--summary", "--limit", 3)
     listed = lines("queues", store)
     assert sum(each["queues"] for each in summary["kinds"].values()) == len(listed)
     sizes = sorted((each["maxOffset"] - each["minOffset"] for each in listed), reverse=True)

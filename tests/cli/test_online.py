@@ -154,13 +154,13 @@ def test_lite_topics_and_their_groups_are_made_by_options(quarry: Quarry) -> Non
     quarry.run("topic", "update", "sessions", "--lite-topic-ttl-minutes", -1)
     assert quarry.row("topic", "show", "sessions")["attributes"] == {"lite.topic.expiration": "-1"}
 
-    options = ("--lite-topic", "sessions", "--lite-model", "exclusive", "--lite-quota", 5)
+    options = ("--lite-parent", "sessions", "--lite-model", "exclusive", "--lite-quota", 5)
     quarry.run("group", "create", "agents", *options)
     attributes = {"lite.bind.topic": "sessions", "lite.sub.model": "Exclusive", "lite.sub.client.quota": "5"}
     assert quarry.row("group", "show", "agents")["attributes"] == attributes
     quarry.run("group", "update", "agents", "--lite-model", "shared")
     assert quarry.row("group", "show", "agents")["attributes"] == {**attributes, "lite.sub.model": "Shared"}
-    assert "lite.bind.topic is sessions" in quarry.run("group", "update", "agents", "--lite-topic", "more", status=2)
+    assert "lite.bind.topic is sessions" in quarry.run("group", "update", "agents", "--lite-parent", "more", status=2)
     said_twice = ("--lite-quota", 5, "--attribute", "lite.sub.client.quota=6")
     assert "--lite-quota" in quarry.run("group", "update", "agents", *said_twice, status=2)
     quarry.run("group", "delete", "agents")
@@ -194,14 +194,14 @@ def test_a_body_that_is_no_text_is_read_from_standard_input(quarry: Quarry, topi
 def test_many_messages_are_consumed_until_none_comes(quarry: Quarry, topic: str) -> None:
     sent = [row["messageId"] for row in quarry.rows("produce", topic, "x", "--count", 50)]
     assert len(set(sent)) == 50
-    group = ("--group", f"{topic}-readers", "--wait", 0.1)
+    group = ("--group", f"{topic}-readers", "--timeout", 0.1)
     assert {row["messageId"] for row in quarry.rows("consume", topic, *group)} == set(sent)
     assert quarry.rows("consume", topic, *group) == []
 
 
 def test_without_acknowledgement_messages_come_again(quarry: Quarry, topic: str) -> None:
     quarry.run("produce", topic, "again")
-    group = ("--group", f"{topic}-readers", "--limit", 1, "--wait", 10)
+    group = ("--group", f"{topic}-readers", "--limit", 1, "--timeout", 10)
     first = quarry.row("consume", topic, *group, "--no-ack", "--invisible", 1)
     second = quarry.row("consume", topic, *group)
     assert second["messageId"] == first["messageId"]
@@ -211,27 +211,27 @@ def test_without_acknowledgement_messages_come_again(quarry: Quarry, topic: str)
 def test_tags_filter(quarry: Quarry, topic: str) -> None:
     for tag in ("a", "b", "c"):
         quarry.run("produce", topic, tag, "--tag", tag)
-    rows = quarry.rows("consume", topic, "--group", f"{topic}-readers", "--tag", "a || c", "--wait", 0.1)
+    rows = quarry.rows("consume", topic, "--group", f"{topic}-readers", "--tag", "a || c", "--timeout", 0.1)
     assert {row["body"] for row in rows} == {"a", "c"}
 
 
 def test_a_group_goes_back_and_on(quarry: Quarry, topic: str) -> None:
     quarry.run("produce", topic, "x", "--count", 4)
     group = f"{topic}-readers"
-    assert len(quarry.rows("consume", topic, "--group", group, "--wait", 0.1)) == 4
+    assert len(quarry.rows("consume", topic, "--group", group, "--timeout", 0.1)) == 4
     told = quarry.rows("group", "reset-offset", group, "--topic", topic, "--to", "earliest", "--dry-run")
     assert told == [{"queueId": number, "previousOffset": 2, "newOffset": 0} for number in (0, 1)]
-    assert quarry.rows("consume", topic, "--group", group, "--wait", 0.1) == []
+    assert quarry.rows("consume", topic, "--group", group, "--timeout", 0.1) == []
     quarry.run("group", "reset-offset", group, "--topic", topic, "--to", "1", "--queue", 1)
-    assert len(quarry.rows("consume", topic, "--group", group, "--wait", 0.1)) == 1
+    assert len(quarry.rows("consume", topic, "--group", group, "--timeout", 0.1)) == 1
     quarry.run("group", "reset-offset", group, "--topic", topic, "--to", "earliest")
-    assert len(quarry.rows("consume", topic, "--group", group, "--wait", 0.1)) == 4
+    assert len(quarry.rows("consume", topic, "--group", group, "--timeout", 0.1)) == 4
 
 
 def test_a_group_goes_back_to_a_time(quarry: Quarry, topic: str) -> None:
     quarry.run("produce", topic, "x", "--count", 4)
     group = f"{topic}-readers"
-    [*_, last] = quarry.rows("consume", topic, "--group", group, "--wait", 0.1)
+    [*_, last] = quarry.rows("consume", topic, "--group", group, "--timeout", 0.1)
     stored = datetime.fromtimestamp(last["storeTimestamp"] / 1000, UTC)
 
     def told(time: datetime) -> list[int]:
@@ -247,7 +247,7 @@ def test_a_group_goes_back_to_a_time(quarry: Quarry, topic: str) -> None:
 def test_queues_of_a_live_broker_are_counted(quarry: Quarry, topic: str) -> None:
     before = quarry.row("queues", "--summary", "--admin", quarry.broker.admin)
     quarry.run("produce", topic, "x", "--count", 40)
-    after = quarry.row("queues", "--summary", "--admin", quarry.broker.admin, "--largest", 1)
+    after = quarry.row("queues", "--summary", "--admin", quarry.broker.admin, "--limit", 1)
     ordinary = [each["kinds"]["ordinary"] for each in (before, after)]
     assert [ordinary[1][name] - ordinary[0][name] for name in ("queues", "entries", "empty")] == [2, 40, 0]
     assert after["largest"][0]["entries"] >= 20
@@ -279,7 +279,7 @@ def test_tail_shows_messages_and_leaves_no_group(quarry: Quarry, topic: str) -> 
     assert [row["body"] for row in rows] == ["x"] * 3
     assert quarry.rows("group", "list", "--prefix", "quarry-tail-") == []
     # Nothing is taken away from groups that read the topic.
-    assert len(quarry.rows("consume", topic, "--group", f"{topic}-readers", "--wait", 0.1)) == 3
+    assert len(quarry.rows("consume", topic, "--group", f"{topic}-readers", "--timeout", 0.1)) == 3
 
 
 _HEED_INTERRUPTS = """

@@ -74,8 +74,8 @@ def test_people_see_a_line_for_each_try_and_a_summary(quarry: Quarry) -> None:
 
 
 def test_one_port_alone_is_tried(quarry: Quarry) -> None:
-    assert set(quarry.rows("ping", *FAST, "--port", "admin", "--endpoint", NOBODY)[-1]["figures"]) == {"admin"}
-    assert set(quarry.rows("ping", *FAST, "--port", "messaging", "--admin", NOBODY)[-1]["figures"]) == {"messaging"}
+    assert set(quarry.rows("ping", *FAST, "--ports", "admin", "--endpoint", NOBODY)[-1]["figures"]) == {"admin"}
+    assert set(quarry.rows("ping", *FAST, "--ports", "messaging", "--admin", NOBODY)[-1]["figures"]) == {"messaging"}
 
 
 @pytest.mark.parametrize("topic", ["pinged", "in-order"])
@@ -97,7 +97,7 @@ def test_a_topic_that_takes_no_such_messages_is_refused(quarry: Quarry) -> None:
     before = known(quarry)
     assert quarry.hint("ping", *FAST, "--topic", "pingd") == "did you mean pinged?"
     assert "takes no NORMAL messages" in quarry.run("ping", *FAST, "--topic", "later", status=2)
-    assert "needs both ports" in quarry.result("ping", "--topic", "pinged", "--port", "admin").stderr
+    assert "needs both ports" in quarry.result("ping", "--topic", "pinged", "--ports", "admin").stderr
     assert known(quarry) == before
 
 

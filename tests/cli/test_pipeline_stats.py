@@ -21,7 +21,7 @@ SENT, TAKEN, KEPT = 40, 10, 3
 @pytest.mark.usefixtures("java")
 def test_stats_are_told_as_text_and_as_a_page(golden_store: GoldenStore, tmp_path: Path) -> None:
     root, page = golden_store("rocks-clean") / "store", tmp_path / "report.html"
-    done = quarry("stats", root, "--topic", "acme-orders", "--top", 2, "--report", page, *SPARK)
+    done = quarry("stats", root, "--topic", "acme-orders", "--limit", 2, "--report", page, *SPARK)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("1,488 messages of 1 topics, ")
     assert any(line.endswith("  queue of acme-orders") for line in done.stdout.splitlines())

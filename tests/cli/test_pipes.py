@@ -44,18 +44,18 @@ def topic(quarry: Quarry) -> str:
 
 
 def consumed(quarry: Quarry, topic: str, *more: object) -> list[dict[str, object]]:
-    return quarry.rows("consume", topic, "--group", f"{topic}-readers", "--wait", 0.2, *more)
+    return quarry.rows("consume", topic, "--group", f"{topic}-readers", "--timeout", 0.2, *more)
 
 
 def test_each_line_is_a_message(quarry: Quarry, topic: str, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"one\n\ntwo\r\n\xff\xfe\nlast")
-    sent = quarry.rows("produce", topic, "--from", tmp_path / "lines", "--tag", "t", "--key", "k")
+    sent = quarry.rows("produce", topic, "--file", tmp_path / "lines", "--tag", "t", "--key", "k")
     assert [each["line"] for each in sent] == [1, 3, 4, 5]
     found = consumed(quarry, topic)
     assert [each.get("body", each.get("bodyBase64")) for each in found] == ["one", "two\r", "//4=", "last"]
     assert all((each["tag"], each["keys"]) == ("t", ["k"]) for each in found)
     assert {each["messageId"] for each in found} == {each["messageId"] for each in sent}
-    assert quarry.run("produce", topic, "--from", "-", stdin=b"a\nb") == "2 messages sent\n"
+    assert quarry.run("produce", topic, "--file", "-", stdin=b"a\nb") == "2 messages sent\n"
 
 
 def test_what_consume_says_produce_takes_back(quarry: Quarry, topic: str) -> None:
@@ -66,11 +66,11 @@ def test_what_consume_says_produce_takes_back(quarry: Quarry, topic: str) -> Non
     ]
     lines.append({"body": "in order", "messageGroup": "g"})
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    quarry.run("produce", topic, "--from", "-", "--json-lines", stdin=text.encode())
-    first = quarry.run("consume", topic, "--group", f"{topic}-readers", "--wait", 0.2, "--json")
+    quarry.run("produce", topic, "--file", "-", "--json-lines", stdin=text.encode())
+    first = quarry.run("consume", topic, "--group", f"{topic}-readers", "--timeout", 0.2, "--json")
     assert first.count("\n") == len(lines)
 
-    quarry.run("produce", topic, "--from", "-", "--json-lines", stdin=first.encode())
+    quarry.run("produce", topic, "--file", "-", "--json-lines", stdin=first.encode())
     second = consumed(quarry, topic)
     what = ("body", "bodyBase64", "tag", "keys", "properties", "messageGroup", "priority", "liteTopic")
 
@@ -82,7 +82,7 @@ def test_what_consume_says_produce_takes_back(quarry: Quarry, topic: str) -> Non
 
 def test_priorities_go_round(quarry: Quarry, topic: str) -> None:
     quarry.run("topic", "create", f"{topic}-first", "--type", "priority")
-    quarry.run("produce", f"{topic}-first", "--from", "-", "--json-lines", stdin=b'{"body": "urgent", "priority": 0}')
+    quarry.run("produce", f"{topic}-first", "--file", "-", "--json-lines", stdin=b'{"body": "urgent", "priority": 0}')
     (row,) = consumed(quarry, f"{topic}-first")
     assert (row["body"], row["priority"], row["messageGroup"]) == ("urgent", 0, None)
 
@@ -97,7 +97,7 @@ def test_a_line_that_is_no_good_is_told_and_the_others_are_sent(quarry: Quarry, 
         '{"body": "group and time", "messageGroup": "g", "deliverAt": 1}',
         '{"body": "last"}',
     ]
-    result = quarry.result("produce", topic, "--from", "-", "--json-lines", stdin="\n".join(lines).encode())
+    result = quarry.result("produce", topic, "--file", "-", "--json-lines", stdin="\n".join(lines).encode())
     assert (result.exit_code, result.stdout) == (1, "2 messages sent, 5 lines not\n")
     said = dict(line.split(": ", 1) for line in result.stderr.splitlines())
     assert list(said) == ["line 2", "line 3", "line 6", "line 4", "line 5"]
@@ -109,7 +109,7 @@ def test_a_line_that_is_no_good_is_told_and_the_others_are_sent(quarry: Quarry, 
 
 
 def test_a_refusal_that_is_not_about_the_line_ends_it(quarry: Quarry) -> None:
-    result = quarry.result("produce", "bad topic", "--from", "-", stdin=b"a\nb\n")
+    result = quarry.result("produce", "bad topic", "--file", "-", stdin=b"a\nb\n")
     assert result.exit_code == 2
     assert result.stderr.splitlines()[0] == "0 messages sent"
     assert "ILLEGAL_TOPIC" in result.stderr
@@ -121,15 +121,15 @@ def test_types_by_options(quarry: Quarry, topic: str) -> None:
     found = {each["body"]: each["messageGroup"] for each in consumed(quarry, topic)}
     assert found == {"grouped": "g", "late": None}
     for words in (
-        ("x", "--from", "-"),
-        ("--from", "-", "--count", 2),
+        ("x", "--file", "-"),
+        ("--file", "-", "--count", 2),
         ("--json-lines",),
         ("x", "--message-group", "g", "--deliver-at", "1"),
     ):
         assert (
-            "not allowed together" in (said := quarry.run("produce", topic, *words, status=2)) or "needs --from" in said
+            "not allowed together" in (said := quarry.run("produce", topic, *words, status=2)) or "needs --file" in said
         )
-    assert "no-such-file" in quarry.run("produce", topic, "--from", "no-such-file", status=2)
+    assert "no-such-file" in quarry.run("produce", topic, "--file", "no-such-file", status=2)
 
 
 def process(quarry: Quarry, *words: str) -> subprocess.Popen[bytes]:
@@ -145,7 +145,7 @@ def process(quarry: Quarry, *words: str) -> subprocess.Popen[bytes]:
 
 
 def test_a_line_is_sent_before_the_next_one_comes(quarry: Quarry, topic: str) -> None:
-    sending = process(quarry, "produce", topic, "--from", "-", "--json")
+    sending = process(quarry, "produce", topic, "--file", "-", "--json")
     assert sending.stdin is not None
     assert sending.stdout is not None
     with sending:
@@ -171,7 +171,7 @@ def test_a_pipe_that_ends_ends_it_quietly_and_gives_the_rest_back(
         reading.stdout.close()
         said = reading.stderr.read()
         assert (reading.wait(30), said) == (128 + signal.SIGPIPE, b"")
-    assert len(consumed(quarry, topic, "--wait", 10, "--limit", 5)) == 5
+    assert len(consumed(quarry, topic, "--timeout", 10, "--limit", 5)) == 5
 
 
 def test_an_interrupt_gives_back_what_is_not_shown(quarry: Quarry, topic: str) -> None:

@@ -67,7 +67,7 @@ def test_the_newest_within_a_limit_and_a_time(golden_store: GoldenStore) -> None
     assert lines(*where, "--limit", 3) == messages[:3]
     begin_ms, end_ms = messages[-2]["storeTimestamp"], messages[2]["storeTimestamp"]
     within = [each for each in messages if begin_ms <= each["storeTimestamp"] <= end_ms]
-    assert lines(*where, "--from", begin_ms, "--to", end_ms) == within[:32]
+    assert lines(*where, "--since", begin_ms, "--until", end_ms) == within[:32]
     assert "body" in run(*where, "--limit", 1).stdout
 
 

@@ -166,7 +166,7 @@ def test_options_that_do_not_go_together_are_refused(live: Quarry, tmp_path: Pat
 
 def test_rules_are_set_shown_tested_and_removed(live: Quarry) -> None:
     live.run("user", "create", "ruled", "--no-secret", "--certificate", "CN=ruled")
-    allowed = live.row("acl", "allow", "ruled", "topic:orders-*", "pub", "sub", "--from", "10.0.0.0/8")
+    allowed = live.row("acl", "allow", "ruled", "topic:orders-*", "pub", "sub", "--address", "10.0.0.0/8")
     assert allowed == {
         "user": "ruled",
         "resource": "topic:orders-*",
@@ -176,7 +176,7 @@ def test_rules_are_set_shown_tested_and_removed(live: Quarry) -> None:
     }
     denied = live.row("acl", "deny", "ruled", "topic:orders-secret", "sub")
     assert live.rows("acl", "show", "ruled") == live.rows("acl", "list", "--prefix", "ruled") == [allowed, denied]
-    question = ("acl", "test", "ruled", "sub", "topic:orders-secret", "--from", "10.1.1.1")
+    question = ("acl", "test", "ruled", "sub", "topic:orders-secret", "--address", "10.1.1.1")
     assert live.row(*question, status=1) == {
         "decision": "deny",
         "reason": "the rule of topic:orders-secret decides",
@@ -206,7 +206,7 @@ def test_secrets_are_in_no_file_and_no_export(administered: tuple[Broker, Path],
     Quarry(None).run("produce", "exported", "hello", "--endpoint", broker.endpoint)
     broker.stop()
     for form in ("json", "rocksdb"):
-        Quarry(None).run("export-metadata", broker.store, "--to", tmp_path / form, "--as", form)
+        Quarry(None).run("export-metadata", broker.store, "--output", tmp_path / form, "--format", form)
     logs = broker.store.parent / "logs"
     files = [
         path for folder in (broker.store, logs, tmp_path / "json", tmp_path / "rocksdb") for path in folder.rglob("*")

@@ -87,7 +87,7 @@ def test_rocketmq_delivers_what_waited(start_broker: StartBroker, tmp_path: Path
         properties=properties,
         proxy_properties=PROXY,
     )
-    done = quarry("export-metadata", str(broker.store), "--to", str(broker.store / "config"))
+    done = quarry("export-metadata", str(broker.store), "--output", str(broker.store / "config"))
     assert done.returncode == 0, done.stderr
     theirs: Clients | None = None
     try:

@@ -115,7 +115,7 @@ def test_what_cannot_be_sent_is_named_and_stays(with_broker: WithBroker) -> None
             assert answer["refused"] == [
                 {"offset": 0, "reason": "topic orders, from which the message came, does not exist"}
             ]
-            code, [letter], _ = await run_command("list", "billing", "--from", "0", *admin)
+            code, [letter], _ = await run_command("list", "billing", "--from-offset", "0", *admin)
             assert (code, letter["messageId"], letter["topic"], letter["keys"]) == (0, "a", "orders", ["k"])
             code, _, told = await run_command("resend", "billing", "--offset", "7", *admin)
             assert code != 0

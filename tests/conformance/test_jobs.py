@@ -342,7 +342,16 @@ def test_messages_with_a_key_or_of_a_time_are_sent_once_more(with_broker: WithBr
             assert sorted(await bodies(client, "copies")) == [b"1", b"2", b"3", b"4"]
             job = await done(jobs, resend("orders", to_topic="copies", key="even", **span))
             assert (job.state, await bodies(client, "copies")) == ("done", [b"2", b"4"])
-            words = ("message", "resend", "--topic", "orders", "--from", str(times[1]), "--to", "2096-01-01T00:00:00Z")
+            words = (
+                "message",
+                "resend",
+                "--topic",
+                "orders",
+                "--since",
+                str(times[1]),
+                "--until",
+                "2096-01-01T00:00:00Z",
+            )
             status, [row], _ = await command(broker, *words, "--dry-run")
             assert (status, row["counts"], row["dryRun"]) == (0, {"sent": 5}, True)
             status, _, told = await command(broker, *words[:-1], "tomorrow")

@@ -26,7 +26,7 @@ def test_lite_topics_keep_their_order_while_members_come_and_go(
     first, second = cluster.add(), cluster.add()
     cluster.agree(reachable, ["quarry-0", "quarry-1"])
     first.administer("topic", "create", EVENTS, "--type", "lite", "--queues", "2")
-    second.administer("group", "create", DEVICES, "--lite-topic", EVENTS)
+    second.administer("group", "create", DEVICES, "--lite-parent", EVENTS)
     cluster.agree(lambda broker: (names(broker, "topic"), names(broker, "group")), ([EVENTS], [DEVICES]))
     until_settled(cluster)
 

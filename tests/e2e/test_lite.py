@@ -61,7 +61,7 @@ def start_lite(start_broker: StartBroker, start_clients: StartClients) -> StartL
     def start(language: str, *options: str) -> Lite:
         broker = start_broker()
         broker.administer("topic", "create", EVENTS, "--type", "lite", "--queues", "2")
-        broker.administer("group", "create", DEVICES, "--lite-topic", EVENTS, "--retry-delays", "1", *options)
+        broker.administer("group", "create", DEVICES, "--lite-parent", EVENTS, "--retry-delays", "1", *options)
         return Lite(broker, start_clients(language, broker.endpoint))
 
     return start

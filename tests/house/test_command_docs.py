@@ -24,7 +24,8 @@ def section(path: str, command: Any) -> Section:
 
 
 def spelling(option: Any) -> str:
-    names = "/".join([*option.opts, *option.secondary_opts])
+    short = "".join(f"{each}, " for each in option.opts if not each.startswith("--"))
+    names = short + "/".join(each for each in (*option.opts, *option.secondary_opts) if each.startswith("--"))
     return names if option.is_flag else f"{names} {option.metavar or option.name.upper()}"
 
 

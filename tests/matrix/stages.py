@@ -111,7 +111,7 @@ class _Quarry:
         self._broker.administer("topic", "create", name, "--type", feature.topic_type, "--queues", queues)
         options = ["--fifo"] if feature.is_fifo else []
         if feature.is_lite:
-            options += ["--lite-topic", name]
+            options += ["--lite-parent", name]
         if feature.max_attempts is not None:
             options += ["--max-attempts", str(feature.max_attempts)]
         if feature.retry_delay_s is not None:

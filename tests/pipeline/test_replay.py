@@ -147,7 +147,7 @@ def test_a_body_whose_compression_the_protocol_has_no_name_for_is_uncompressed()
 @pytest.mark.usefixtures("java")
 def test_the_command(broker: Broker, start_clients: StartClients, golden_store: GoldenStore) -> None:
     root = golden_store("file-clean") / "store"
-    wanted = ("--topic", "acme-payments", "--where", "queueOffset < 5", "--into", "again")
+    wanted = ("--topic", "acme-payments", "--where", "queueOffset < 5", "--to-topic", "again")
     command = ("pipeline", "replay", str(root), *wanted, *SPARK)
     done = quarry(*command, "--endpoint", broker.endpoint, "--json", timeout_s=280)
     assert done.returncode == 0, done.stderr
@@ -177,7 +177,7 @@ def test_the_command_asks_as_the_user_of_its_context(
     broker = start_broker(settings={"security.authentication": True, "security.key": key.decode()})
     contexts = tmp_path / "contexts.toml"
     contexts.write_text(f'[secured]\nendpoint = "{broker.endpoint}"\nuser = "spark"\nsecret_file = "secret"\n')
-    command = ("pipeline", "replay", str(root), "--topic", "acme-payments", "--into", "again", *SPARK)
+    command = ("pipeline", "replay", str(root), "--topic", "acme-payments", "--to-topic", "again", *SPARK)
     named = {"QUARRY_CONTEXTS": str(contexts), "QUARRY_CONTEXT": "secured"}
     done = quarry(*command, environment=named, timeout_s=280)
     assert done.returncode == 0, done.stderr

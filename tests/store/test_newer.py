@@ -40,7 +40,7 @@ COMMANDS: Final = [
     ("recover", "{store}", "--rebuild-queues"),
     ("recover", "{store}", "--replace-damaged"),
     ("migrate", "{store}", "--to", "file"),
-    ("export-metadata", "{store}", "--to", "{other}"),
+    ("export-metadata", "{store}", "--output", "{other}"),
     ("backup", "{store}", "{other}"),
     ("pipeline", "rebuild", "{store}"),
     ("pipeline", "migrate", "{store}"),

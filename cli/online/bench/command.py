@@ -34,7 +34,7 @@ HEADINGS: Final = ("messages", "messages/s", "MB/s", "p50 ms", "p99 ms", "p99.9 
 
 Topic = Annotated[
     str | None,
-    typer.Option("--topic", metavar="TOPIC", help="Topic to use instead of a temporary one.", show_default=False),
+    typer.Option("--topic", "-t", metavar="TOPIC", help="Topic to use instead of a temporary one.", show_default=False),
 ]
 Size = Annotated[int, typer.Option("--size", metavar="BYTES", min=1, help="Size of a body.")]
 Rate = Annotated[
@@ -57,7 +57,8 @@ Duration = Annotated[
     typer.Option("--duration", metavar="SECONDS", min=0.1, help="How long to send. Default: 10.", show_default=False),
 ]
 Count = Annotated[
-    int | None, typer.Option("--count", metavar="N", min=1, help="How many messages to send.", show_default=False)
+    int | None,
+    typer.Option("--count", "-n", metavar="N", min=1, help="Number of messages to send.", show_default=False),
 ]
 Queues = Annotated[
     int | None,
@@ -78,7 +79,7 @@ def bench(
     duration: Duration = None,
     count: Count = None,
     queues: Queues = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Confirm writing into an existing topic.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Write into an existing topic without asking.")] = False,
     endpoint: Endpoint = ENDPOINT_DEFAULT,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,

@@ -31,7 +31,7 @@ ActionNames = Annotated[
 ]
 Sources = Annotated[
     list[str] | None,
-    typer.Option("--from", metavar="CIDR", help="Only calls from this network or address. Repeatable."),
+    typer.Option("--address", metavar="CIDR", help="Only calls from this network or address. Repeatable."),
 ]
 
 
@@ -109,7 +109,7 @@ def ask(
     *,
     source: Annotated[
         str,
-        typer.Option("--from", metavar="ADDRESS", help="Source address of the call.", show_default=False),
+        typer.Option("--address", metavar="ADDRESS", help="Source address of the call.", show_default=False),
     ] = "",
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,

@@ -9,8 +9,6 @@ from typing import Annotated, Final
 import typer
 
 from quarry_mq.cli.contexts import admin_of_context, chosen, endpoint_of_context
-from quarry_mq.cli.terminal.text import time_ms
-from quarry_mq.protocol.times import TIME_MS_MAX
 
 ADMIN_DEFAULT: Final = "127.0.0.1:8082"
 ENDPOINT_DEFAULT: Final = "127.0.0.1:8081"
@@ -86,17 +84,3 @@ def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
             raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint=option)
         found[name] = value
     return found
-
-
-def option_ms(text: str | None, option: str) -> int | None:
-    """Return the ms since 1970 of an option, given as a number or a date.
-
-    Raises typer.BadParameter for an invalid time.
-    """
-    if text is None:
-        return None
-    found_ms = time_ms(text)
-    if found_ms is None or not 0 <= found_ms <= TIME_MS_MAX:
-        reason = f"{text!r} is neither a date like 2026-11-21T14:30:00+01:00 nor ms since 1970"
-        raise typer.BadParameter(reason, param_hint=option)
-    return found_ms

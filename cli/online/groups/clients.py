@@ -42,15 +42,17 @@ def list_clients(
     *,
     kind: Annotated[
         TypeName | None,
-        typer.Option("--type", metavar="producer|consumer", help="Only these.", show_default=False),
+        typer.Option("--type", metavar="producer|consumer", help="Only clients of this type.", show_default=False),
     ] = None,
     group: Annotated[
-        str | None, typer.Option("--group", metavar="GROUP", help="Only consumers of this group.", show_default=False)
+        str | None,
+        typer.Option("--group", "-g", metavar="GROUP", help="Only consumers of this group.", show_default=False),
     ] = None,
     topic: Annotated[
         str | None,
         typer.Option(
             "--topic",
+            "-t",
             metavar="TOPIC",
             help="Only clients that publish to this topic or subscribe to it.",
             show_default=False,

@@ -22,7 +22,7 @@ CALL_TIMEOUT_S: Final = 60.0
 PUSHED: Final = "CONSUME_PASSIVELY"
 
 Id = Annotated[str, typer.Argument(metavar="ID", show_default=False)]
-Group = Annotated[str, typer.Option("--group", metavar="GROUP", help="Group of the consumer.")]
+Group = Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="Group of the consumer.")]
 
 
 def show(client_id: Id, *, group: Group, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
@@ -62,7 +62,7 @@ def verify_message(
     message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", show_default=False)],
     *,
     group: Group,
-    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic of the message.")],
+    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic of the message.")],
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -94,7 +94,7 @@ def lag(
     group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False)],
     *,
     topic: Annotated[
-        str | None, typer.Option("--topic", metavar="TOPIC", help="Only in this topic.", show_default=False)
+        str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only in this topic.", show_default=False)
     ] = None,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,

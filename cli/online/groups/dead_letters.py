@@ -29,20 +29,22 @@ def list_letters(
     start: Annotated[
         int | None,
         typer.Option(
-            "--from",
+            "--from-offset",
             metavar="OFFSET",
             min=0,
             help="First offset to show. Default: only dead letters that were never sent again.",
             show_default=False,
         ),
     ] = None,
-    count: Annotated[int, typer.Option("--count", metavar="N", min=1, max=1000, help="Maximum number of rows.")] = 100,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=1, max=1000, help="Maximum number of rows.")
+    ] = 100,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
     """List the dead letters of a group, oldest first."""
     with service_port(admin, DeadLetterServiceStub) as broker:
-        request = pb.ListDeadLettersRequest(group=name, from_offset=start, count=count)
+        request = pb.ListDeadLettersRequest(group=name, from_offset=start, count=limit)
         found = broker.ListDeadLetters(request, timeout=CALL_TIMEOUT_S)
     print_rows(map(_fields, found.dead_letters), COLUMNS, as_json=as_json)
 

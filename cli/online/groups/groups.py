@@ -22,7 +22,7 @@ from quarry_mq.cli.online.connection.arguments import (
 from quarry_mq.cli.online.connection.dry_runs import group_deletion
 from quarry_mq.cli.online.maintenance.job_progress import Wait, run_job, unless_too_much
 from quarry_mq.cli.terminal.output import print_object, print_rows
-from quarry_mq.cli.terminal.text import date_ms
+from quarry_mq.cli.terminal.times import DATE, past_ms
 from quarry_mq.protocol import lite_attributes
 from quarry_mq.protocol.lite_attributes import LiteModel
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
@@ -54,7 +54,8 @@ MaxAttempts = Annotated[
     ),
 ]
 Enabled = Annotated[
-    bool | None, typer.Option("--enable/--disable", help="A disabled group receives nothing.", show_default=False)
+    bool | None,
+    typer.Option("--enable/--disable", help="Whether the group may receive anything at all.", show_default=False),
 ]
 RetryDelays = Annotated[
     str | None,
@@ -68,7 +69,7 @@ RetryDelays = Annotated[
 LiteTopic = Annotated[
     str | None,
     typer.Option(
-        "--lite-topic",
+        "--lite-parent",
         metavar="TOPIC",
         help="The topic whose lite topics the group reads; cannot be changed later. Attribute "
         f"`{lite_attributes.BIND_TOPIC}`.",
@@ -188,8 +189,8 @@ def show(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> 
 def reset_offset(
     name: Name,
     *,
-    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Topic in which to move the group.")],
-    to: Annotated[str, typer.Option("--to", metavar="earliest|latest|OFFSET|TIME", help="New position of the group.")],
+    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="Topic in which to move the group.")],
+    to: Annotated[str, typer.Option("--to", metavar="latest|earliest|OFFSET|TIME", help="Where to move the group.")],
     queue: Annotated[
         int | None,
         typer.Option("--queue", metavar="N", min=0, help="Only this queue. Default: all queues.", show_default=False),
@@ -201,8 +202,8 @@ def reset_offset(
 ) -> None:
     """Move where a group reads next in a topic. An offset is clamped to what each queue holds.
 
-    A time is a date like `2026-11-21T14:30:00+01:00`, local time if it names no zone: the group goes on at the first
-    message that was stored then or later. With --dry-run the offsets are only shown.
+    A time is a date like `2026-11-21T14:30:00+01:00`, local time if it names no zone, or an age such as `2h`: the group
+    goes on at the first message that was stored then or later. With --dry-run the offsets are only shown.
 
     A group that reads lite topics of the topic is moved in all of them in which it has an offset. A job does that, as
     it does resets of more than 8,192 queues; then the job is shown instead of the queues.
@@ -237,9 +238,9 @@ def reset_request(
     elif to.isdecimal():
         request.offset = int(to)
     else:
-        time_ms = date_ms(to)
+        time_ms = past_ms(to)
         if time_ms is None:
-            reason = f"{to!r} is neither earliest, latest, an offset nor a date like 2026-11-21T14:30:00+01:00"
+            reason = f"{to!r} is neither latest, earliest, an offset, a date like {DATE}, nor an age such as 2h"
             raise typer.BadParameter(reason, param_hint="--to")
         request.stored_since_ms = time_ms
     return request
@@ -280,7 +281,7 @@ def _attributes(
     texts: list[str] | None, topic: str | None, model: LiteModelName | None, quota: int | None
 ) -> dict[str, str]:
     options = {
-        lite_attributes.BIND_TOPIC: ("--lite-topic", topic),
+        lite_attributes.BIND_TOPIC: ("--lite-parent", topic),
         lite_attributes.MODEL: ("--lite-model", None if model is None else LiteModel[model.name].value),
         lite_attributes.CLIENT_QUOTA: ("--lite-quota", quota),
     }

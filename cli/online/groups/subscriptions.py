@@ -22,7 +22,7 @@ READER_COLUMNS: Final = ("group", *SUBSCRIPTION_COLUMNS[1:])
 TIME_COLUMNS: Final = ("topic", "queueId", "firstStoredAt", "lastStoredAt", "readUpTo", "delaySeconds")
 
 OnlyTopic = Annotated[
-    str | None, typer.Option("--topic", metavar="TOPIC", help="Only in this topic.", show_default=False)
+    str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only in this topic.", show_default=False)
 ]
 
 
@@ -57,7 +57,7 @@ def readers(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) 
 def forget(
     name: Name,
     *,
-    topic: Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Topic that the group no longer reads.")],
+    topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="Topic that the group no longer reads.")],
     dry_run: DryRun = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,

@@ -51,7 +51,10 @@ def status(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
 def advance(
     *,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the work before the step, and for the comparison that it starts.")
+        bool,
+        typer.Option(
+            "--wait/--no-wait", help="Wait for the work before the step, and for the comparison that it starts."
+        ),
     ] = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,

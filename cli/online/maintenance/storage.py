@@ -50,7 +50,7 @@ def storage(
 def spans(
     name: Name,
     *,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of queues.")] = 1000,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Maximum number of queues.")] = 1000,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -66,7 +66,8 @@ def pending(
     *,
     rows: Annotated[bool, typer.Option("--list", help="One row for each of the first messages.")] = False,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, max=500, help="With --list: maximum number of each kind.")
+        int,
+        typer.Option("--limit", "-n", metavar="N", min=1, max=500, help="With --list: maximum number of each kind."),
     ] = 50,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,

@@ -33,9 +33,16 @@ Id = Annotated[int | None, typer.Argument(metavar="ID", help="Id of the verifica
 def begin(
     *,
     busy: Annotated[
-        int, typer.Option("--busy", min=1, max=100, help="Percent of one processor core that the verification may use.")
+        int,
+        typer.Option(
+            "--busy",
+            metavar="PERCENT",
+            min=1,
+            max=100,
+            help="Percent of one processor core that the verification may use.",
+        ),
     ] = 25,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the verdict.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the verdict.")] = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:

@@ -15,21 +15,24 @@ from quarry_mq.cli.online.messages.consume import Topic, show, terminated_as_int
 from quarry_mq.cli.online.messages.message_query import CALL_TIMEOUT_S
 from quarry_mq.cli.records import Record, decoded, message_of
 from quarry_mq.cli.terminal.exit import Exit
-from quarry_mq.cli.terminal.text import date_ms, say
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.cli.terminal.times import DATE, past_ms
 from quarry_mq.client.requests import body_of
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.quarry.admin.v1 import browsing_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.browsing_pb2_grpc import BrowsingServiceStub
 
-NEWEST: Final = "newest"
-OLDEST: Final = "oldest"
+LATEST: Final = "latest"
+EARLIEST: Final = "earliest"
 PAGE_ROWS: Final = 500
 
 
 Start = Annotated[
     str,
     typer.Option(
-        "--from", metavar="newest|oldest|OFFSET|TIME", help="Where to start; an offset only with --queue or --lite."
+        "--from",
+        metavar="latest|earliest|OFFSET|TIME",
+        help="Where to start; an offset only with --queue or --lite-topic.",
     ),
 ]
 Backwards = Annotated[bool, typer.Option("--backwards", help="Go from the start to older messages.")]
@@ -37,9 +40,9 @@ Queue = Annotated[
     int | None, typer.Option("--queue", metavar="N", min=0, help="Only messages of this queue.", show_default=False)
 ]
 Lite = Annotated[
-    str, typer.Option("--lite", metavar="LITE", help="Only messages of this lite topic.", show_default=False)
+    str, typer.Option("--lite-topic", metavar="LITE", help="Only messages of this lite topic.", show_default=False)
 ]
-Tags = Annotated[str, typer.Option("--filter", metavar="EXPRESSION", help="Tags such as `paid` or `paid || sent`.")]
+Tags = Annotated[str, typer.Option("--tag", metavar="EXPRESSION", help="Tags such as `paid` or `paid || sent`.")]
 Sql = Annotated[str, typer.Option("--sql", metavar="EXPRESSION", help="SQL filter over properties, as for consumers.")]
 Contains = Annotated[
     str, typer.Option("--contains", metavar="TEXT", help="Only messages with this text in the decompressed body.")
@@ -50,14 +53,15 @@ Rate = Annotated[
     typer.Option("--rate", metavar="N", min=1, max=1000, help="With --follow: maximum number of messages per second."),
 ]
 Limit = Annotated[
-    int | None, typer.Option("--limit", metavar="N", min=1, help="Stop after this many messages.", show_default=False)
+    int | None,
+    typer.Option("--limit", "-n", metavar="N", min=1, help="Maximum number of messages; then end.", show_default=False),
 ]
 
 
 def browse(
     topic: Topic,
     *,
-    start: Start = NEWEST,
+    start: Start = LATEST,
     backwards: Backwards = False,
     queue: Queue = None,
     lite: Lite = "",
@@ -75,12 +79,12 @@ def browse(
     Without --limit the first 50, with --follow any number. The broker filters. Exit code 1 when there are none.
     """
     if sql and tags:
-        raise typer.BadParameter("not allowed together with --filter", param_hint="--sql")
+        raise typer.BadParameter("not allowed together with --tag", param_hint="--sql")
     chosen = pb.MessageFilter(expression=sql or tags, is_sql=bool(sql), body_contains=contains.encode())
     shown = 0
     with suppress(KeyboardInterrupt), terminated_as_interrupted(), service_port(admin, BrowsingServiceStub) as broker:
         if follow:
-            if start != NEWEST or backwards:
+            if start != LATEST or backwards:
                 raise typer.BadParameter("only new messages can be followed", param_hint="--from")
             tail = pb.TailMessagesRequest(
                 topic=topic, lite_topic=lite, queue=queue, filter=chosen, messages_per_second_max=rate
@@ -103,16 +107,16 @@ def browse(
 
 def _begin(request: pb.BrowseMessagesRequest, start: str) -> None:
     """Set the start in the request. Raises typer.BadParameter for an invalid position."""
-    if start == NEWEST:
+    if start == LATEST:
         request.is_ascending = False
-    elif start == OLDEST:
+    elif start == EARLIEST:
         request.is_ascending = True
     elif start.isascii() and start.isdecimal():
         request.offset = int(start)
     else:
-        stored_ms = date_ms(start)
+        stored_ms = past_ms(start)
         if stored_ms is None:
-            reason = f"{start!r} is neither newest, oldest, an offset nor a date like 2026-11-21T14:30:00+01:00"
+            reason = f"{start!r} is neither latest, earliest, an offset, a date like {DATE}, nor an age such as 2h"
             raise typer.BadParameter(reason, param_hint="--from")
         request.stored_ms = stored_ms
 

@@ -39,16 +39,20 @@ def consume(
     topic: Topic,
     *,
     group: Annotated[
-        str, typer.Option("--group", metavar="NAME", help="The consumer group to read as.")
+        str, typer.Option("--group", "-g", metavar="GROUP", help="The consumer group to read as.")
     ] = "quarry-cli",
     tag: Expression = "*",
     limit: Annotated[
         int | None,
-        typer.Option("--limit", metavar="N", min=1, help="Stop after this many messages.", show_default=False),
+        typer.Option(
+            "--limit", "-n", metavar="N", min=1, help="Maximum number of messages; then end.", show_default=False
+        ),
     ] = None,
-    wait: Annotated[
+    timeout: Annotated[
         float,
-        typer.Option("--wait", metavar="SECONDS", min=0.0, help="Stop when no message came for this many seconds."),
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=0.0, help="How long to wait for the next message before the end."
+        ),
     ] = 5.0,
     no_ack: Annotated[
         bool, typer.Option("--no-ack", help="Do not acknowledge: the messages come again after --invisible.")
@@ -75,7 +79,7 @@ def consume(
         client.require_topic(topic)
         while limit is None or shown < limit:
             size = BATCH_MAX if limit is None else min(BATCH_MAX, limit - shown)
-            received = client.receive(limit=size, invisible_s=invisible, wait_s=wait)
+            received = client.receive(limit=size, invisible_s=invisible, wait_s=timeout)
             with returned_unless_shown(client, received) as left:
                 while left:
                     show(left[0], as_json=as_json)
@@ -96,7 +100,9 @@ def tail(
     ] = "latest",
     limit: Annotated[
         int | None,
-        typer.Option("--limit", metavar="N", min=1, help="Stop after this many messages.", show_default=False),
+        typer.Option(
+            "--limit", "-n", metavar="N", min=1, help="Maximum number of messages; then end.", show_default=False
+        ),
     ] = None,
     endpoint: Endpoint = ENDPOINT_DEFAULT,
     admin: Admin = ADMIN_DEFAULT,

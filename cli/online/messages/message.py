@@ -31,9 +31,12 @@ commands.command()(resend)
 def trace(
     *,
     topic: Topic,
-    key: Annotated[str, typer.Option("--key", help="A key that the sender gave, or the message's id.")],
+    key: Annotated[str, typer.Option("--key", metavar="KEY", help="A key that the sender gave, or the message's id.")],
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=100, help="Maximum number of messages; the newest are shown.")
+        int,
+        typer.Option(
+            "--limit", "-n", metavar="N", min=1, max=100, help="Maximum number of messages; the newest are shown."
+        ),
     ] = 10,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from quarry_mq.cli.terminal.text import time_ms
+from quarry_mq.cli.terminal.times import time_ms
 from quarry_mq.client.requests import OutgoingMessage
 from quarry_mq.protocol.times import TIME_MS_MAX
 

@@ -14,12 +14,13 @@ import typer
 
 from quarry_mq.cli.offline.arguments import Topic
 from quarry_mq.cli.online.connection.administration import known, known_time, official_port, service_port
-from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, option_ms
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.online.messages.consume import message_fields
 from quarry_mq.cli.records import Record, decoded, message_of
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.output import print_rows
 from quarry_mq.cli.terminal.text import say, time_text, word
+from quarry_mq.cli.terminal.times import Since, Until, option_ms
 from quarry_mq.client.requests import body_of
 from quarry_mq.protocol.messages.bodies import body_text
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as official
@@ -145,34 +146,24 @@ def query(
             show_default=False,
         ),
     ] = None,
-    begin: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="TIME",
-            help="Stored at this time or later: a date, or ms since 1970.",
-            show_default=False,
-        ),
-    ] = None,
-    until: Annotated[
-        str | None,
-        typer.Option("--to", metavar="TIME", help="Stored at this time or earlier.", show_default=False),
-    ] = None,
+    since: Since = None,
+    until: Until = None,
     queue: Annotated[
         int | None, typer.Option("--queue", metavar="N", min=0, help="Only messages of this queue.", show_default=False)
     ] = None,
     lite: Annotated[
-        str | None, typer.Option("--lite", metavar="LITE", help="Only messages of this lite topic.", show_default=False)
+        str | None,
+        typer.Option("--lite-topic", metavar="LITE", help="Only messages of this lite topic.", show_default=False),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of rows.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Maximum number of rows.")] = 100,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
     """List the messages of a topic in the order in which they were stored, or those with a key.
 
-    With a key the newest 1,000 messages are searched; use --to for older ones. Exit code 1 when there are none.
+    With a key the newest 1,000 messages are searched; use --until for older ones. Exit code 1 when there are none.
     """
-    wanted = Wanted(topic, key, lite, queue, option_ms(begin, "--from") or 0, option_ms(until, "--to"))
+    wanted = Wanted(topic, key, lite, queue, option_ms(since, "--since") or 0, option_ms(until, "--until"))
     shown = 0
 
     def rows(messages: Iterable[_Found]) -> Iterator[dict[str, object]]:

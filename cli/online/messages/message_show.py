@@ -31,7 +31,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
 
 BODY_SHOWN_MAX: Final = 4096
-"""Bytes of a body that are shown to people; `--json` and `--body` give all."""
+"""Bytes of a body that are shown to people; `--json` and `--output` give all."""
 
 
 def show(
@@ -40,20 +40,21 @@ def show(
     ] = None,
     *,
     topic: Annotated[
-        str | None, typer.Option("--topic", metavar="TOPIC", help="Name of the topic.", show_default=False)
+        str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Name of the topic.", show_default=False)
     ] = None,
     queue: Annotated[
         int | None, typer.Option("--queue", metavar="N", min=0, help="Number of the queue.", show_default=False)
     ] = None,
     offset: Annotated[
-        int | None, typer.Option("--offset", metavar="N", min=0, help="Offset in the queue.", show_default=False)
+        int | None, typer.Option("--offset", metavar="OFFSET", min=0, help="Offset in the queue.", show_default=False)
     ] = None,
-    body: Annotated[
+    output: Annotated[
         str | None,
         typer.Option(
-            "--body",
+            "--output",
+            "-o",
             metavar="FILE",
-            help="Write the decompressed body to this file; - writes only the body to standard output.",
+            help="Write the decompressed body to this file; -: only the body, to standard output.",
             show_default=False,
         ),
     ] = None,
@@ -79,12 +80,12 @@ def show(
     if plain is None:
         say("the body cannot be decompressed and is shown as stored", err=True)
     content = stored if plain is None else plain
-    if body is not None:
-        _write(body, content)
-    if body != "-" and as_json:
+    if output is not None:
+        _write(output, content)
+    if output != "-" and as_json:
         print_object(_all_fields(record, answer.message, content), as_json=True)
-    elif body != "-":
-        _print(record, answer.message, content, is_body_shown=body is None)
+    elif output != "-":
+        _print(record, answer.message, content, is_body_shown=output is None)
     raise typer.Exit(Exit.FINE if plain is not None else Exit.FINDING)
 
 
@@ -157,4 +158,4 @@ def _print_body(body: bytes) -> None:
         say("\nbody")
         say(body[:BODY_SHOWN_MAX].decode(errors="ignore"))
     if len(body) > BODY_SHOWN_MAX:
-        say(f"… of {len(body)} bytes the first {BODY_SHOWN_MAX}; --body writes all")
+        say(f"… of {len(body)} bytes the first {BODY_SHOWN_MAX}; --output writes all")

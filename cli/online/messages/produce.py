@@ -29,7 +29,6 @@ from quarry_mq.cli.online.connection.arguments import (
     Keys,
     Properties,
     Tag,
-    option_ms,
     pairs,
 )
 from quarry_mq.cli.online.connection.messaging import messaging_port
@@ -38,6 +37,7 @@ from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.output import json_line, print_object
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import say, word
+from quarry_mq.cli.terminal.times import option_ms
 from quarry_mq.client.errors import CallRefused
 from quarry_mq.client.messaging import MessagingClient
 from quarry_mq.client.requests import OutgoingMessage, Sent
@@ -67,6 +67,15 @@ ABOUT_THE_MESSAGE: Final = frozenset(
 """Codes after which the next line may succeed. After any other code no further line is sent."""
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+DeliverAt = Annotated[
+    str | None,
+    typer.Option(
+        "--deliver-at",
+        metavar="TIME",
+        help="Delivery time: a date, 2h (from now), or ms since 1970.",
+        show_default=False,
+    ),
+]
 
 
 def produce(
@@ -76,7 +85,7 @@ def produce(
     lines: Annotated[
         str | None,
         typer.Option(
-            "--from",
+            "--file",
             metavar="FILE",
             help="Send each line of this file, instead of BODY; - reads standard input.",
             show_default=False,
@@ -92,13 +101,10 @@ def produce(
         str | None,
         typer.Option("--message-group", metavar="GROUP", help="Message group, for a FIFO topic.", show_default=False),
     ] = None,
-    deliver_at: Annotated[
-        str | None,
-        typer.Option(
-            "--deliver-at", metavar="TIME", help="Delivery time: a date, or ms since 1970.", show_default=False
-        ),
-    ] = None,
-    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="How many times to send the message.")] = 1,
+    deliver_at: DeliverAt = None,
+    count: Annotated[
+        int, typer.Option("--count", "-n", metavar="N", min=1, help="Number of times to send the message.")
+    ] = 1,
     endpoint: Endpoint = ENDPOINT_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -116,15 +122,15 @@ def produce(
         keys=key or (),
         properties=pairs(properties, "--property"),
         message_group=message_group,
-        deliver_at_ms=option_ms(deliver_at, "--deliver-at"),
+        deliver_at_ms=option_ms(deliver_at, "--deliver-at", is_future=True),
     )
     if lines is not None:
         if body != "-" or count != 1:
-            raise typer.BadParameter("not allowed together with BODY or --count", param_hint="--from")
+            raise typer.BadParameter("not allowed together with BODY or --count", param_hint="--file")
         _produce_lines(lines, given, is_json=json_lines, endpoint=endpoint, as_json=as_json)
         return
     if json_lines:
-        raise typer.BadParameter("needs --from", param_hint="--json-lines")
+        raise typer.BadParameter("needs --file", param_hint="--json-lines")
     message = replace(given, body=sys.stdin.buffer.read() if body == "-" else body.encode())
     with messaging_port(endpoint) as client:
         for _ in range(count):

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from quarry_mq.cli.offline.arguments import Topic
-from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, option_ms
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.online.maintenance.job_progress import Wait, run_job
+from quarry_mq.cli.terminal.times import Since, Until, option_ms
 from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2 as pb
 
 
@@ -17,7 +18,7 @@ def resend(
     topic: Topic,
     key: Annotated[
         str | None,
-        typer.Option("--key", help="Only messages with this key or id.", show_default=False),
+        typer.Option("--key", metavar="KEY", help="Only messages with this key or id.", show_default=False),
     ] = None,
     queue: Annotated[
         int | None, typer.Option("--queue", metavar="N", min=0, help="Only messages of this queue.", show_default=False)
@@ -34,14 +35,8 @@ def resend(
             "--to-offset", metavar="OFFSET", min=0, help="End offset of the queue, not included.", show_default=False
         ),
     ] = None,
-    begin: Annotated[
-        str | None,
-        typer.Option("--from", metavar="TIME", help="Only messages stored at this time or later.", show_default=False),
-    ] = None,
-    end: Annotated[
-        str | None,
-        typer.Option("--to", metavar="TIME", help="Only messages stored at this time or earlier.", show_default=False),
-    ] = None,
+    since: Since = None,
+    until: Until = None,
     to_topic: Annotated[
         str | None,
         typer.Option(
@@ -62,7 +57,7 @@ def resend(
     or by a time, which also narrows the other choices. Only messages stored before the command are sent, those of each
     queue in order. The properties `QUARRY_RESENT_FROM` (topic, queue, offset) and `QUARRY_RESENT_ID` say where each
     came from. The topic must accept their type. They are sent without delays and transactions, and of light queues only
-    to those of lite topics. A time is a date like `2026-11-21T14:30:00+01:00`, or ms since 1970.
+    to those of lite topics.
 
     A job does it. Each message is sent at least once: if the broker stops meanwhile, it may send some twice, with the
     same id. Ends with status 1 when some could not be sent.
@@ -74,7 +69,7 @@ def resend(
         queue=queue,
         from_offset=from_offset,
         to_offset=to_offset,
-        from_ms=option_ms(begin, "--from"),
-        to_ms=option_ms(end, "--to"),
+        from_ms=option_ms(since, "--since"),
+        to_ms=option_ms(until, "--until"),
     )
     run_job(admin, pb.BeginJobRequest(dry_run=dry_run, resend_messages=asked), wait=wait, as_json=as_json)

@@ -44,15 +44,16 @@ def ping(
         str | None,
         typer.Option(
             "--topic",
+            "-t",
             metavar="TOPIC",
             help="For each try, send a test message to this topic and find it there.",
             show_default=False,
         ),
     ] = None,
     port: Annotated[
-        Port, typer.Option("--port", metavar="both|admin|messaging", help="Which ports to try.")
+        Port, typer.Option("--ports", metavar="both|admin|messaging", help="Which ports to try.")
     ] = Port.BOTH,
-    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Number of tries.")] = 4,
+    count: Annotated[int, typer.Option("--count", "-n", metavar="N", min=1, help="Number of tries.")] = 4,
     interval: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", min=0.0, help="Time between two tries.")
     ] = 1.0,
@@ -79,7 +80,7 @@ def ping(
     used.
     """
     if topic is not None and port is not Port.BOTH:
-        raise typer.BadParameter("a message needs both ports", param_hint="--port")
+        raise typer.BadParameter("a message needs both ports", param_hint="--ports")
     interrupted = False
     with _ways(topic, port, endpoint, admin, timeout_s=timeout) as ways, terminated_as_interrupted():
         tries = 0

@@ -39,7 +39,7 @@ def top(
     count: Annotated[
         int | None,
         typer.Option(
-            "--count", metavar="N", min=1, help="With --json: stop after this many refreshes.", show_default=False
+            "--count", "-n", metavar="N", min=1, help="With --json: number of refreshes; then end.", show_default=False
         ),
     ] = None,
     admin: Admin = ADMIN_DEFAULT,

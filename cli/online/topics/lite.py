@@ -32,7 +32,7 @@ def list_lite_topics(
     parent: Parent,
     *,
     prefix: Prefix = "",
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of rows.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Maximum number of rows.")] = 100,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -92,9 +92,11 @@ def stats(parent: Parent, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False
 def backlog(
     parent: Parent,
     *,
-    group: Annotated[str, typer.Option("--group", metavar="NAME", help="Group that reads the lite topics.")],
+    group: Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="Group that reads the lite topics.")],
     clients: Annotated[bool, typer.Option("--clients", help="One row per client of the group instead.")] = False,
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=200, help="Maximum number of rows.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", metavar="N", min=1, max=200, help="Maximum number of rows.")
+    ] = 20,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:

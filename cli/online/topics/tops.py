@@ -46,7 +46,7 @@ OrderOption = Annotated[
         help="Order of the rows. Busiest and largest lag are chosen among the rows that are counted individually.",
     ),
 ]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Maximum number of rows.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Maximum number of rows.")]
 
 ORDERS: Final = {
     OrderName.BUSIEST: pb.FIGURE_ORDER_BUSIEST,
