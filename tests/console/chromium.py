@@ -55,7 +55,8 @@ SCROLLING: Final = """() => [...document.querySelectorAll(".table-box:not([tabin
   .map((one) => `${one.querySelector("caption")?.textContent}: ${one.scrollWidth} of ${one.clientWidth}`)"""
 
 COLOURED_LINKS: Final = """() => [...document.querySelectorAll("main a[href]")]
-  .filter((one) => one.checkVisibility() && !getComputedStyle(one).textDecorationLine.includes("underline"))
+  .filter((one) => one.checkVisibility() && !one.matches("nav a, .card") && getComputedStyle(one).fontWeight < 600
+    && !getComputedStyle(one).textDecorationLine.includes("underline"))
   .map((one) => one.outerHTML.slice(0, 120))"""
 
 # Text that can be seen, and what shows behind it: WCAG 2 wants 4.5 to 1, and 3 to 1 of large text.
@@ -143,6 +144,13 @@ class Console:
         expect(self.page.locator("main h1:not([data-past])")).to_have_count(1, timeout=WAIT_MS)
         expect(self.page.locator("main h1[data-past]")).to_have_count(0, timeout=WAIT_MS)
         expect(self.page.locator("main [aria-busy=true]")).to_have_count(0, timeout=WAIT_MS)
+
+    def unfold(self, title: str) -> None:
+        """Open the folded part of the page that has this heading."""
+        heading = self.page.locator("main summary", has=self.page.get_by_role("heading", name=title, exact=True))
+        if heading.locator("xpath=..").get_attribute("open") is None:
+            heading.click()
+        self.settle()
 
     def picture(self, name: str) -> None:
         width = self.page.viewport_size["width"] if self.page.viewport_size else 0

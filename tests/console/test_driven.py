@@ -94,6 +94,7 @@ def test_a_member_is_drained_activated_and_removed_once_it_is_gone(tmp_path: Pat
             expect(row).to_have_count(0)
             expect(console.page.locator("#told")).to_contain_text("Remove: ✓ removed")
             console.go("")
+            console.unfold("Members and totals")
             expect(console.page.get_by_role("table", name="Members of the cluster").locator("tbody tr")).to_have_count(
                 1
             )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,10 +28,15 @@ SETTINGS: Final = {
 
 PAGES: Final = {
     "overview": "",
+    "stages": "stages",
     "topics": "topics",
     "topic": "topics/orders",
+    "topic-queues": "topics/orders?tab=queues",
+    "topic-send": "topics/orders?tab=send",
     "groups": "groups",
     "group": "groups/billing",
+    "group-queues": "groups/billing?tab=queues",
+    "group-reset": "groups/billing?tab=reset",
     "messages": "messages?topic=orders",
     "messages-by-key": "messages?topic=orders&how=key&key=order-7",
     "messages-lite": "messages?topic=sessions&lite=device-1",
@@ -98,7 +106,9 @@ def test_each_page_is_well_made(office: Office, tmp_path: Path, width: int) -> N
 
 def test_the_overview_tells_the_last_hour(console: Console) -> None:
     console.go("")
+    console.unfold("The last hour in charts")
     console.says("Messages per second")
+    console.page.get_by_label("Range").select_option("the last 15 minutes")
     chart = console.page.locator(".plot").first
     chart.focus()
     chart.press("End")
@@ -113,6 +123,7 @@ def test_the_overview_tells_the_last_hour(console: Console) -> None:
 
 def test_what_is_not_known_is_said_to_be_unknown(console: Console) -> None:
     console.go("")
+    console.unfold("Members and totals")
 
     row = console.page.locator("tr", has_text="alone").first
     cell = row.locator("td[data-label='Sent yesterday']")
@@ -135,6 +146,10 @@ def test_what_waits_is_at_least_so_much_where_not_all_groups_are_counted(console
     console.page.route("**/OverviewService/ListOverviews", tell_of_a_part)
     console.go("")
 
+    expect(console.page.locator(".card", has_text="Waiting")).to_contain_text("at least 1,234")
+    expect(console.page.locator(".card", has_text="Oldest waits")).to_contain_text("at least 2 h")
+    console.unfold("Members and totals")
+    console.unfold("This broker")
     expect(console.page.locator("td[data-label='Lag']")).to_have_text("at least 1,234, 2 h")
     for name, text in {"Ready messages": "1,234", "In flight": "5", "Oldest waiting for": "2 h"}.items():
         expect(console.page.locator("dt", has_text=name).locator("+ dd")).to_have_text(f"at least {text}")
@@ -148,6 +163,7 @@ def test_a_topic_is_made_written_read_and_deleted(console: Console, office: Offi
     expect(console.page.locator("h1")).to_have_text("parcels")
     console.settle()
 
+    console.page.get_by_role("link", name="Send a message").click()
     console.fill("Body", '{"parcel": 12345678901234567890, "to": {"city": "Zug"}}')
     console.fill("Key", "parcel-1")
     console.press("Send")
@@ -189,6 +205,37 @@ def test_messages_are_filtered_and_paged(console: Console) -> None:
     expect(rows).to_have_count(ORDERS // 2 - 20)
 
 
+def test_a_message_is_shown_beside_the_list_and_the_keyboard_goes_on_there(console: Console) -> None:
+    console.go("messages?topic=orders&how=offset&queue=0&offset=0&limit=20")
+    rows = console.page.locator("main tbody tr")
+    beside = console.page.get_by_role("complementary")
+    link = rows.nth(1).get_by_role("link").first
+    link.press("Enter")
+    expect(beside.get_by_role("heading", name="Message 0/1")).to_be_focused()
+    expect(beside.locator(".tree .key").first).to_be_visible()
+    beside.get_by_role("button", name="Next in the list").click()
+    expect(beside.get_by_role("heading", name="Message 0/2")).to_be_visible()
+    console.assert_well_made()
+    console.page.keyboard.press("Escape")
+    expect(beside).to_have_count(0)
+    expect(rows.nth(2).get_by_role("link").first).to_be_focused()
+
+
+def test_what_is_shown_is_saved_as_json_and_csv(console: Console, tmp_path: Path) -> None:
+    console.go("messages?topic=orders&how=key&key=order-7")
+    texts = {}
+    for kind in ("JSON", "CSV"):
+        with console.page.expect_download() as download:
+            console.page.get_by_role("button", name=f"Save what is shown as {kind}").click()
+        assert download.value.suggested_filename == f"orders-messages.{kind.lower()}"
+        download.value.save_as(tmp_path / kind)
+        texts[kind] = (tmp_path / kind).read_text()
+    messages, rows = json.loads(texts["JSON"]), list(csv.DictReader(io.StringIO(texts["CSV"])))
+    assert [each["keys"] for each in messages] == [["order-7"]]
+    assert [each["keys"] for each in rows] == ["order-7"]
+    assert messages[0]["body"] == rows[0]["body"] != ""
+
+
 def test_the_group_beside_the_topic_and_its_lag(console: Console) -> None:
     console.go("topics?contains=ORD")
 
@@ -197,7 +244,7 @@ def test_the_group_beside_the_topic_and_its_lag(console: Console) -> None:
 
 
 def test_offsets_are_reset_after_a_dry_run(console: Console) -> None:
-    console.go("groups/audit")
+    console.go("groups/audit?tab=reset")
     section = console.page.locator("section", has=console.page.get_by_role("heading", name="Reset offsets"))
     section.get_by_label("Topic").fill("orders")
     section.get_by_label("Where to").select_option("latest")
@@ -259,14 +306,89 @@ def test_a_setting_is_changed_and_reset(console: Console) -> None:
     console.mistakes[:] = [one for one in console.mistakes if "SettingsService/SetSetting" not in one]
 
 
-def test_the_box_in_the_header_goes_to_a_topic_or_a_group(console: Console) -> None:
+def test_the_search_box_goes_to_topics_groups_pages_and_actions(console: Console) -> None:
+    page = console.page
     console.go("")
-    box = console.page.get_by_label("Go to a topic or group")
-    for name in ("orders", "billing"):
-        box.fill(name)
+    for typed, heading in (("orders", "orders"), ("billing", "billing"), ("Time by", "Time by stage")):
+        page.keyboard.press("Control+k")
+        box = page.get_by_role("combobox", name=re.compile("^Search topics"))
+        found = page.get_by_role("listbox", name="Results")
+        expect(box).to_be_focused()
+        box.fill(typed)
+        expect(found.get_by_role("option", selected=True)).to_have_text(re.compile(typed))
+        expect(found.get_by_role("option", name=heading, exact=True)).to_be_visible()
         box.press("Enter")
-        expect(console.page.locator("h1")).to_have_text(name)
-    console.mistakes[:] = [one for one in console.mistakes if "AdminService/GetTopic" not in one]
+        expect(page.locator("h1")).to_have_text(heading)
+    page.get_by_role("button", name="Search or go to").click()
+    page.get_by_role("combobox").fill("Create a t")
+    page.get_by_role("option", name="Create a topic").click()
+    expect(page.get_by_role("heading", name="Create a topic")).to_be_visible()
+
+
+def test_what_is_not_there_is_said_once(console: Console) -> None:
+    for kind in ("topic", "group"):
+        console.go(f"{kind}s/nothing")
+        console.says(f"There is no {kind} with this name")
+        assert console.page.locator("main .notice.bad, main section").count() == 0
+    console.mistakes[:] = [one for one in console.mistakes if "AdminService/Get" not in one]
+
+
+def test_a_page_of_one_thing_has_tabs_with_addresses_and_figures_over_time(console: Console) -> None:
+    page = console.page
+    console.go("groups/audit")
+    bar = page.get_by_role("navigation", name="Parts of this page")
+    expect(bar.get_by_role("link", name="Overview")).to_have_attribute("aria-current", "page")
+    expect(page.get_by_role("figure", name="Waiting messages")).to_contain_text("in flight")
+    bar.get_by_role("link", name="Queues").click()
+    expect(page.get_by_role("table", name="Queues that audit reads")).to_be_visible()
+    assert page.url.endswith("#/groups/audit?tab=queues")
+    expect(page.get_by_role("figure")).to_have_count(0)
+
+
+def test_rows_are_sorted_by_the_head_of_a_column_and_stay_so(console: Console) -> None:
+    console.go("topics")
+    table = console.page.get_by_role("table", name="Topics")
+    head = table.get_by_role("columnheader", name="Messages")
+
+    def counts() -> list[int]:
+        titles = table.locator("td[data-label='Messages'] .figure").evaluate_all("all => all.map((one) => one.title)")
+        return [int(one.replace(",", "")) for one in titles]
+
+    head.get_by_role("button").click()
+    expect(head).to_have_attribute("aria-sort", "descending")
+    assert counts() == sorted(counts(), reverse=True)
+    assert len(set(counts())) > 2
+    head.get_by_role("button").click()
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    assert counts() == sorted(counts())
+    console.go("groups")
+    console.go("topics")
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    assert counts() == sorted(counts())
+
+
+def test_a_theme_is_chosen_and_kept(console: Console) -> None:
+    back = "getComputedStyle(document.documentElement).backgroundColor"
+    console.go("")
+    colours = [console.page.evaluate(back)]
+    for chosen in ("light", "dark"):
+        console.page.get_by_role("button", name=re.compile(f"^Theme: .*Change it to {chosen}")).click()
+        colours.append(console.page.evaluate(back))
+    console.page.reload()
+    console.settle()
+    assert colours[0] == colours[1] != colours[2] == console.page.evaluate(back)
+
+
+def test_pages_that_do_not_apply_are_left_out_of_the_list(console: Console) -> None:
+    """The broker is alone, asks nobody who calls, and has lite topics."""
+    console.go("")
+    pages = console.page.get_by_role("navigation", name="Pages")
+    expect(pages.get_by_role("link", name="Lite topics")).to_be_visible()
+    expect(pages.get_by_role("link", name="Topics").first).to_have_text(re.compile(r"Topics\d+"))
+    for name in ("Members", "Users and rules"):
+        expect(pages.get_by_role("link", name=name)).to_have_count(0)
+    console.go("members")
+    expect(pages.get_by_role("link", name="Members")).to_have_attribute("aria-current", "page")
 
 
 def test_the_list_of_pages_folds_on_a_phone(office: Office, tmp_path: Path) -> None:

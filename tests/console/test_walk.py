@@ -40,12 +40,16 @@ SETTINGS: Final = {"store.segment_size": 16 * 1024 * 1024, "delivery.polling_min
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """`path`: of the page. `says`: what must be on it, as texts or patterns, of its main part."""
+    """`path`: of the page. `says`: what must be on it, as texts or patterns, of its main part. `folds`: headings
+    of what is unfolded first. `beside`: another tab, and what must be on it.
+    """
 
     number: int
     name: str
     path: str
     says: tuple[str, ...]
+    folds: tuple[str, ...] = ()
+    beside: tuple[str, str] | None = None
 
     @property
     def title(self) -> str:
@@ -60,6 +64,7 @@ SCREENS: Final = (
             r"quarry\s+✓ alone\s+\d+\.\d+\.\d+\s+[\d.]+/s\s+[\d.]+/s\s+\d+\.\d %",
             r"at least \d+",
         ),
+        folds=("Members and totals", "This broker", "The last hour in charts"),
     ),
     Screen(
         *(2, "topic-list", "topics"),
@@ -70,20 +75,20 @@ SCREENS: Final = (
         ),
     ),
     Screen(
-        *(3, "topic-detail", "topics/orders"),
-        says=(r"First offset.*Next offset.*Messages.*First stored.*Last stored", r"0\s+31\s+31\s+\d+ \w+ 20\d\d"),
+        *(3, "topic-detail", "topics/orders?tab=queues"),
+        says=(r"First offset.*Next offset.*Messages.*First stored.*Last stored", r"0\s+31\s+31\s+\d+ \w+ \d*.*ago"),
     ),
     Screen(
         *(4, "groups-and-lag-beside-each-topic", "topics?contains=orders"),
         says=(r"audit: \d+ ready, oldest waits \d+ (s|min)", r"billing: \d+ ready, .*▲ nobody there"),
     ),
     Screen(
-        *(5, "group-detail", "groups/audit"),
+        *(5, "group-detail", "groups/audit?tab=queues"),
         says=(
             r"Next offset to read.*Max offset.*Left.*Delay",
             r"orders\s+0\s+\d+\s+31\s+\d+\s.*▲ lag [\d.,]+ s",
-            r"simple consumer\s+audit\s+orders\s+PYTHON \d+\.\d+",
         ),
+        beside=("groups/audit?tab=clients", r"simple consumer\s+audit\s+orders\s+PYTHON \d+\.\d+"),
     ),
     Screen(
         *(6, "message-browser", "messages?topic=orders&expression=paid&limit=20"),
@@ -91,7 +96,7 @@ SCREENS: Final = (
     ),
     Screen(*(7, "live-tail", "tail?topic=settled"), says=(r"✓ live", r"0 left out")),
     Screen(
-        *(8, "offset-reset", "groups/billing"),
+        *(8, "offset-reset", "groups/billing?tab=reset"),
         says=(r"Reset offsets", r"to a time: the first message stored then or later", r"Dry run"),
     ),
     Screen(
@@ -102,7 +107,7 @@ SCREENS: Final = (
             "Send all that were never sent again",
         ),
     ),
-    Screen(*(10, "test-message", "topics/settled"), says=(r"Send a test message", r"Message group")),
+    Screen(*(10, "test-message", "topics/settled?tab=send"), says=(r"Send a test message", r"Message group")),
     Screen(
         *(11, "message-trace", "trace?topic=orders&key=order-7"),
         says=(r"orders, queue 1, offset 3\s+✓ is there", r"audit\s+[○●] \w+", r"billing\s+[○✓] \w+"),
@@ -213,6 +218,8 @@ def test_screen(street: Street, screen: Screen, tmp_path: Path) -> None:
     for width, scheme in looks:
         with window(street.browser, street.url_of(screen), tmp_path, width=width, scheme=scheme) as console:
             console.go(screen.path)
+            for title in screen.folds:
+                console.unfold(title)
             for pattern in screen.says if width == WIDE else ():
                 expect(console.page.locator("main")).to_have_text(re.compile(pattern, re.DOTALL), use_inner_text=True)
             console.picture(f"{screen.title}-{scheme}")
@@ -220,6 +227,10 @@ def test_screen(street: Street, screen: Screen, tmp_path: Path) -> None:
             console.assert_text_stands_out()
             if scheme == "light":
                 console.assert_keyboard_reaches_all()
+            if screen.beside and width == WIDE:
+                path, pattern = screen.beside
+                console.go(path)
+                expect(console.page.locator("main")).to_have_text(re.compile(pattern, re.DOTALL), use_inner_text=True)
             assert console.mistakes == []
 
 
@@ -245,9 +256,9 @@ def test_screen_06_a_message_is_found_by_id_key_offset_and_time(console: Console
     sent = street.shop.send("settled", '{"found": [1, 2]}', Sent(key="needle", message_group="account-9"))
     for query in (f"how=id&id={sent}", "how=key&key=needle", "how=newest&has=found&limit=20"):
         console.go(f"messages?topic=settled&{query}")
-        console.says(sent)
+        console.says('{"found": [1, 2]}')
     console.page.get_by_role("link", name=re.compile(r"^\d.\d+$")).first.click()
-    console.settle()
+    expect(console.page.get_by_role("complementary", name=re.compile("^Message "))).to_contain_text(sent)
     expect(console.page.locator(".tree")).to_contain_text('"found"')
     console.press("Text")
     expect(console.page.locator("pre.body")).to_have_text('{"found": [1, 2]}')
@@ -256,7 +267,7 @@ def test_screen_06_a_message_is_found_by_id_key_offset_and_time(console: Console
 
 
 def test_screen_10_a_test_message_comes_back_and_says_after_how_long(console: Console) -> None:
-    console.go("topics/settled")
+    console.go("topics/settled?tab=send")
     console.fill("Body", "there and back")
     console.fill("Message group", "account-9")
     console.press("Send")
@@ -304,7 +315,7 @@ def telling_client(endpoint: str, trace: str) -> Iterator[None]:
 
 def test_screen_08_lite_topics_are_reset_by_a_job_that_is_followed_to_its_end(console: Console) -> None:
     """A call of its own would look at too many queues: the dry run is a job as well."""
-    console.go("groups/devices")
+    console.go("groups/devices?tab=reset")
     section = console.page.locator("section", has=console.page.get_by_role("heading", name="Reset offsets"))
     section.get_by_label("Topic").fill("sessions")
     section.get_by_label("Where to").select_option("latest")

@@ -1,32 +1,11 @@
-// The shell: who is logged in, the list of pages, the box that goes to a topic or group, and which page is shown.
+// The shell: who is logged in, the list of pages with what they count, the search box, the theme, and which page is shown.
 import { call, getSession, logout } from "./api.js";
 import { announce, append, h, harmless } from "./dom.js";
-import { address } from "./links.js";
+import { ageText, countText, exact } from "./format.js";
+import { icon } from "./icons.js";
+import { applies, countOf, DETAILS, PAGES } from "./pages.js";
+import { apply, nextTheme, setTheme, theme } from "./theme.js";
 import { failure, isAbort, View } from "./view.js";
-
-// [first part of the address, name in the list, module; null: not in the list]
-const PAGES = [
-  ["", "Overview", "overview"],
-  ["topics", "Topics", "topics"],
-  ["groups", "Groups", "groups"],
-  ["messages", "Messages", "messages"],
-  ["tail", "Live tail", "tail"],
-  ["trace", "Trace", "trace"],
-  ["dead-letters", "Dead letters", "dead_letters"],
-  ["pending", "Pending", "pending"],
-  ["lite", "Lite topics", "lite"],
-  ["clients", "Clients", "clients"],
-  ["jobs", "Jobs", "jobs"],
-  ["storage", "Storage", "storage"],
-  ["migration", "Migration", "migration"],
-  ["members", "Members", "members"],
-  ["users", "Users and rules", "users"],
-  ["settings", "Settings", "settings"],
-  ["message", null, "message"],
-];
-
-// Pages of one thing, by the number of parts of the address.
-const DETAILS = { topics: "topic", groups: "group", "dead-letters": "dead_letters", jobs: "job" };
 
 const main = document.getElementById("main");
 const nav = document.getElementById("nav");
@@ -34,6 +13,12 @@ const menu = document.getElementById("menu");
 let session = null;
 let view = null;
 let returnTo = null;
+// What the list of pages knows of the broker: null as long as nobody has asked.
+const known = { overview: null, members: 1, atMs: 0, isAllowed: true };
+const COUNTS_OLD_MS = 20000;
+const AGES_MS = 10000;
+
+apply(theme());
 
 function routeOf(hash) {
   const [path, query] = hash.replace(/^#\/?/, "").split("?");
@@ -51,15 +36,53 @@ function routeOf(hash) {
 }
 
 function showNav(current) {
+  const there = PAGES.filter(([path, name]) => name && (path === current || applies(path, { ...known, session })));
+  const groups = [...new Set(there.map((one) => one[3]))];
+  const held = nav.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   nav.replaceChildren(
-    h(
-      "ul",
-      null,
-      PAGES.filter(([, name]) => name).map(([path, name]) =>
-        h("li", null, h("a", { href: `#/${path}`, "aria-current": path === current ? "page" : null }, name)),
+    ...groups.map((group) =>
+      h(
+        "div",
+        { class: "nav-group", role: "group", "aria-label": group },
+        h("p", { "aria-hidden": "true" }, group),
+        h("ul", null, there.filter((one) => one[3] === group).map((one) => h("li", null, navLink(one, current)))),
       ),
     ),
   );
+  if (held !== null) nav.querySelector(`a[href="${CSS.escape(held)}"]`)?.focus({ preventScroll: true });
+}
+
+function navLink([path, name], current) {
+  const number = Number(countOf(path, known.overview));
+  return h(
+    "a",
+    { href: `#/${path}`, "aria-current": path === current ? "page" : null },
+    icon(path || "overview"),
+    h("span", null, name),
+    number > 0 && h("span", { class: "nav-count", title: exact(number) }, countText(number)),
+  );
+}
+
+// A page that asked for the overview anyway tells it here.
+window.addEventListener("overview", ({ detail }) => {
+  Object.assign(known, detail, { atMs: Date.now() });
+  if (session !== null && view !== null && !nav.hidden) showNav(current());
+});
+
+async function learn() {
+  if (!known.isAllowed || Date.now() - known.atMs < COUNTS_OLD_MS || document.hidden) return;
+  known.atMs = Date.now();
+  try {
+    const overview = await call("OverviewService/GetOverview");
+    window.dispatchEvent(new CustomEvent("overview", { detail: { overview } }));
+  } catch (error) {
+    known.isAllowed = error.code !== "PERMISSION_DENIED";
+  }
+}
+
+function current() {
+  const first = view.route.path[0] ?? "";
+  return first === "message" ? "messages" : first;
 }
 
 function foldNav(isOpen) {
@@ -80,7 +103,7 @@ async function show() {
     return;
   }
   const page = PAGES.find(([path]) => path === first);
-  showNav(page && page[1] ? first : ({ message: "messages" }[first] ?? null));
+  showNav(current());
   foldNav(false);
   try {
     if (!page) throw new Error(`there is no page ${first}`);
@@ -91,6 +114,7 @@ async function show() {
     await module.show(own);
     if (view !== own) return;
     settle(own);
+    learn();
   } catch (error) {
     if (isAbort(error) || view !== own) return;
     main.replaceChildren(own.root);
@@ -130,7 +154,7 @@ async function begin() {
   nav.hidden = !isIn;
   document.getElementById("where").textContent = harmless([session.cluster, session.broker].filter(Boolean).join(" / "));
   const who = document.getElementById("who");
-  who.replaceChildren();
+  who.replaceChildren(searchButton(), themeButton());
   if (session.needsLogin && session.user) {
     append(who, [
       h("span", null, session.user),
@@ -159,59 +183,61 @@ window.addEventListener("session-over", () => {
   show();
 });
 
-// --- the box that goes to a topic or group ---
+// --- the theme ---
 
-const goForm = document.getElementById("go");
-const goText = document.getElementById("go-text");
-let asking = 0;
-
-async function suggest() {
-  const typed = goText.value.trim();
-  asking += 1;
-  const own = asking;
-  await new Promise((resolve) => {
-    setTimeout(resolve, 200);
-  });
-  if (own !== asking || !typed || typed.includes("/")) return;
-  const [topics, groups] = await Promise.allSettled([
-    call("OverviewService/ListTopicFigures", { contains: typed, limit: 8 }),
-    call("OverviewService/ListGroupFigures", { contains: typed, limit: 8 }),
-  ]);
-  if (own !== asking) return;
-  const names = [
-    ...(topics.value?.topics ?? []).map((one) => `topic/${one.topic.name}`),
-    ...(groups.value?.groups ?? []).map((one) => `group/${one.group.name}`),
-  ];
-  document.getElementById("go-names").replaceChildren(...names.map((name) => h("option", { value: name })));
+function themeButton() {
+  const now = theme();
+  const next = nextTheme(now);
+  return h(
+    "button",
+    {
+      type: "button",
+      class: "quiet bare theme",
+      title: `Theme: ${now}`,
+      "aria-label": `Theme: ${now}. Change it to ${next}`,
+      onclick: ({ currentTarget }) => {
+        setTheme(next);
+        const button = themeButton();
+        currentTarget.replaceWith(button);
+        button.focus();
+        announce(`Theme: ${next}`);
+      },
+    },
+    icon(now),
+  );
 }
 
-async function exists(name, body) {
-  try {
-    await call(name, body);
-    return true;
-  } catch {
-    return false;
+// --- the search box, which is loaded when it is first opened ---
+
+function searchButton() {
+  return h(
+    "button",
+    { type: "button", class: "quiet find", "aria-haspopup": "dialog", "aria-keyshortcuts": "Control+K", onclick: find },
+    icon("search"),
+    h("span", null, "Search or go to"),
+    h("kbd", { "aria-hidden": "true" }, "Ctrl K"),
+  );
+}
+
+async function find() {
+  if (document.querySelector("dialog[open]") || document.getElementById("top").hidden) return;
+  const { openSearch } = await import("./search.js");
+  openSearch({ session, route: view.route, leave });
+}
+
+document.addEventListener("keydown", (event) => {
+  if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k" && !event.shiftKey && !event.altKey) {
+    event.preventDefault();
+    find();
   }
-}
-
-async function go(typed) {
-  const [kind, ...rest] = typed.split("/");
-  const name = rest.join("/");
-  if (kind === "topic" && name) return address(["topics", name]);
-  if (kind === "group" && name) return address(["groups", name]);
-  if (await exists("AdminService/GetTopic", { name: typed })) return address(["topics", typed]);
-  if (await exists("AdminService/GetGroup", { name: typed })) return address(["groups", typed]);
-  return address(["topics"], { contains: typed });
-}
-
-goText.addEventListener("input", suggest);
-goForm.addEventListener("submit", async (event) => {
-  event.preventDefault();
-  const typed = goText.value.trim();
-  if (!typed) return;
-  location.hash = await go(typed);
-  goText.value = "";
 });
+
+// Times that are told as ages grow old.
+setInterval(() => {
+  if (document.hidden) return;
+  for (const one of document.querySelectorAll("time[data-at]")) one.textContent = harmless(ageText(one.dataset.at));
+  learn();
+}, AGES_MS);
 
 menu.addEventListener("click", () => foldNav(menu.getAttribute("aria-expanded") !== "true"));
 nav.addEventListener("keydown", (event) => {
@@ -225,6 +251,7 @@ document.getElementById("skip").addEventListener("click", (event) => {
   main.focus();
 });
 window.addEventListener("hashchange", show);
+window.addEventListener("theme", () => document.querySelector(".theme")?.replaceWith(themeButton()));
 
 try {
   await begin();

@@ -1,6 +1,7 @@
 // The body of a message as text, as JSON that folds, and as bytes.
 import { bytesOf } from "./api.js";
 import { h } from "./dom.js";
+import { save } from "./export.js";
 import { bytes, count, unknown } from "./format.js";
 import { facts } from "./table.js";
 
@@ -88,15 +89,10 @@ function download(message) {
     {
       type: "button",
       class: "quiet",
-      onclick: () => {
-        const address = URL.createObjectURL(new Blob([bytesOf(message.body?.base64 ?? "")]));
-        const anchor = h("a", {
-          href: address,
-          download: `${message.topic}-${message.queue}-${message.offset}.bin`.replace(/[^\w.-]/g, "_"),
-        });
-        anchor.click();
-        setTimeout(() => URL.revokeObjectURL(address), 10000);
-      },
+      onclick: () =>
+        save(`${message.topic}-${message.queue}-${message.offset}.bin`, "application/octet-stream", [
+          bytesOf(message.body?.base64 ?? ""),
+        ]),
     },
     message.body?.isCut ? "Save what is shown" : "Save",
   );

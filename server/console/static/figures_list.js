@@ -1,6 +1,7 @@
 // Topics or groups with their figures: the filter above them, which the address has, too, their order and their pages.
 import { field } from "./dialog.js";
 import { h } from "./dom.js";
+import { exportButtons } from "./export.js";
 import { count } from "./format.js";
 import { address } from "./links.js";
 import { pager } from "./table.js";
@@ -36,6 +37,7 @@ export function figuresList(view, { kind, method, draw, switches = [] }) {
       pages.bar({
         next: byName && answer.hasMore ? found.at(-1)[kind].name : null,
         refresh: () => list.refresh(),
+        extra: found.length > 0 && exportButtons(rows, found),
         note: [
           count(answer.matching),
           " match",

@@ -136,7 +136,12 @@ export function age(milliseconds, why) {
   if (date === null) return unknown("not a valid date");
   return h(
     "time",
-    { class: "whole", datetime: date.toISOString(), title: `${DATE_TIME.format(date)}, ${date.toISOString()} (UTC)` },
+    {
+      class: "whole",
+      "data-at": String(milliseconds),
+      datetime: date.toISOString(),
+      title: `${DATE_TIME.format(date)}, ${date.toISOString()} (UTC)`,
+    },
     ageText(milliseconds),
   );
 }

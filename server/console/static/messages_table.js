@@ -1,8 +1,9 @@
 // Messages as rows.
 import { h } from "./dom.js";
-import { bytes, time } from "./format.js";
+import { age, bytes, none } from "./format.js";
 import { link, messageLink } from "./links.js";
 import { preview } from "./body_view.js";
+import { messagePanel } from "./message_panel.js";
 import { table } from "./table.js";
 
 // The decoded record of a FoundMessage, MessageTrace or BrowsedMessage, with the place where it was found.
@@ -26,35 +27,76 @@ export function placeLink(message) {
 // Short keys stay in one piece.
 const keyLink = (topic, key) => link(["trace"], key, { topic, key }, { class: key.length > 20 ? null : "whole" });
 
-export function messagesTable(caption, messages, { empty, extra = [], withTopic = false } = {}) {
-  return table(
+// One line for each, and beside them the one that was chosen.
+export function messagesTable(caption, messages, { empty, withTopic = false } = {}) {
+  const place = h("div", { class: "beside" });
+  const list = table(
     caption,
     [
       {
         title: "Queue/offset",
         cell: (one) => [placeLink(one), one.liteOffset !== undefined && h("small", null, ` lite ${one.liteOffset}`)],
       },
-      { title: "Stored", cell: (one) => time(one.storedAtMs) },
+      { title: "Stored", cell: (one) => age(one.storedAtMs) },
       withTopic && { title: "Topic", cell: (one) => one.topic },
-      { title: "Id", kind: "wide", cell: (one) => h("span", { class: "mono" }, one.messageId ?? one.offsetId) },
-      { title: "Tag", cell: (one) => one.tag ?? h("span", { class: "none" }, "none") },
+      { title: "Tag", cell: (one) => one.tag ?? none() },
       {
         title: "Keys",
-        kind: "wide",
-        cell: (one) =>
-          one.keys?.length
-            ? one.keys.map((key) => [keyLink(one.topic, key), " "])
-            : h("span", { class: "none" }, "none"),
+        cell: (one) => (one.keys?.length ? one.keys.map((key) => [keyLink(one.topic, key), " "]) : none()),
       },
       {
         title: "Body",
-        kind: "wide",
+        kind: "fill",
         cell: (one) => [one.liteTopic && h("strong", null, `${one.liteTopic} `), preview(one.body)],
       },
-      { title: "Size", kind: "number", cell: (one) => bytes(one.bodySize) },
-      ...extra,
+      { title: "Size", kind: "number", less: true, cell: (one) => bytes(one.bodySize) },
     ].filter(Boolean),
     messages,
-    { empty },
+    { empty, lines: true },
   );
+  if (!messages.length) return list;
+  const rows = [...list.querySelectorAll("tbody tr")];
+  const messageIn = new Map(rows.map((row, at) => [row, messages[at]]));
+  let chosen = null;
+  const close = () => {
+    const link = chosen?.querySelector("a");
+    mark(null);
+    place.replaceChildren(list);
+    link?.focus();
+  };
+  const mark = (row) => {
+    chosen?.removeAttribute("aria-selected");
+    chosen?.classList.remove("chosen");
+    chosen = row;
+    row?.classList.add("chosen");
+    place.classList.toggle("open", row !== null);
+  };
+  const open = (row) => {
+    mark(row);
+    const element = messagePanel(messageIn.get(row), step, close);
+    place.replaceChildren(list, element);
+    row.scrollIntoView({ block: "nearest" });
+    element.querySelector("h3").focus({ preventScroll: true });
+  };
+  // In the order that is shown, which may be sorted.
+  const step = (by) => {
+    const next = by < 0 ? chosen.previousElementSibling : chosen.nextElementSibling;
+    if (next) open(next);
+  };
+  list.addEventListener("click", (event) => {
+    const row = event.target.closest("tbody tr");
+    const link = event.target.closest("a");
+    if (!row || event.ctrlKey || event.metaKey || event.shiftKey || (link && link !== row.querySelector("a"))) return;
+    if (!link && String(getSelection())) return; // somebody marks text
+    event.preventDefault();
+    open(row);
+  });
+  place.append(list);
+  return place;
+}
+
+// A message as a line of a file.
+export function messageRow(one) {
+  const { body, properties, bodySize: _, ...rest } = one;
+  return { ...rest, body: body?.text ?? undefined, bodyBase64: body?.text == null ? body?.base64 : undefined, properties };
 }

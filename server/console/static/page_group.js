@@ -2,13 +2,15 @@
 import { clientsTable } from "./clients_table.js";
 import { confirm, formDialog } from "./dialog.js";
 import { h } from "./dom.js";
-import { badge, count, duration, isKnown, time, unknown } from "./format.js";
+import { age, badge, count, duration, isKnown, unknown } from "./format.js";
 import { backoffText, groupFields, groupRequest } from "./group_form.js";
 import { address, link, topicLink } from "./links.js";
 import { pairsTable } from "./pairs.js";
 import { resetForm } from "./reset.js";
 import { attributesText, facts, table } from "./table.js";
-import { isAbort, section } from "./view.js";
+import { tabs } from "./tabs.js";
+import { isAbort, missing, section } from "./view.js";
+import { figuresOf, WatchedCharts } from "./watched.js";
 import { workButton } from "./work.js";
 
 const REFRESH_MS = 10000;
@@ -18,6 +20,16 @@ const TOPICS_ASKED = 20;
 export async function show(view) {
   const name = view.route.path[1];
   let group = null;
+  view.begin(name, { lead: [link(["groups"], "Groups"), " / group"] });
+  try {
+    group = await view.call("AdminService/GetGroup", { name });
+  } catch (error) {
+    if (error.code === "NOT_FOUND") {
+      view.add(missing("group", name));
+      return;
+    }
+    if (error.code !== "PERMISSION_DENIED") throw error;
+  }
   const toggle = h("span");
   const settings = section(view, "Settings", async () => {
     group = await view.call("AdminService/GetGroup", { name });
@@ -30,37 +42,29 @@ export async function show(view) {
       ["Attributes", attributesText(group.attributes)],
     ]);
   });
-  view.begin(name, {
-    lead: [link(["groups"], "Groups"), " / group"],
-    actions: [
-      toggle,
-      h("button", { type: "button", onclick: () => edit(view, () => group, settings.refresh) }, "Edit"),
-      h("button", { type: "button", class: "danger", onclick: () => remove(view, name) }, "Delete group"),
-    ],
-  });
-  const progress = section(view, "Topics and lag", () => progressTable(view, name), { everyMs: REFRESH_MS });
-  const queues = section(view, "Progress by queue", () => queuesTable(view, name));
-  const clients = section(
-    view,
-    "Connected clients",
-    async () =>
-      clientsTable(
-        view,
-        (await view.callAll("ClientService/ListClients", { group: name })).flatMap((one) => one.clients),
-        { empty: "No client of this group is connected." },
-      ),
-    { everyMs: REFRESH_MS },
+  view.actions.prepend(
+    toggle,
+    h("button", { type: "button", onclick: () => edit(view, () => group, settings.refresh) }, "Edit"),
+    h("button", { type: "button", class: "danger", onclick: () => remove(view, name) }, "Delete group"),
   );
-  view.add(
-    settings,
-    progress,
-    queues,
-    clients,
-    resetForm(view, name, () => {
-      progress.refresh();
-      queues.refresh();
-    }),
-  );
+  const clients = () =>
+    section(
+      view,
+      "Connected clients",
+      async () =>
+        clientsTable(
+          view,
+          (await view.callAll("ClientService/ListClients", { group: name })).flatMap((one) => one.clients),
+          { empty: "No client of this group is connected." },
+        ),
+      { everyMs: REFRESH_MS },
+    );
+  tabs(view, ["groups", name], [
+    ["overview", "Overview", () => [...progress(view, name), settings]],
+    ["queues", "Queues", () => section(view, "Progress by queue", () => queuesTable(view, name), { everyMs: REFRESH_MS })],
+    ["clients", "Clients", clients],
+    ["reset", "Reset offsets", () => resetForm(view, name, () => {})],
+  ]);
 }
 
 function enabling(view, group, refresh) {
@@ -81,16 +85,16 @@ function enabling(view, group, refresh) {
   });
 }
 
-async function progressTable(view, name) {
-  let after = "";
-  for (let round = 0; round < 20; round += 1) {
-    const { groups, hasMore } = await view.call("OverviewService/ListGroupFigures", {
-      contains: name,
-      after,
-      limit: 100,
-    });
-    const own = groups.find((one) => one.group.name === name);
-    if (own) {
+// How far it is in each topic, and its figures over time.
+function progress(view, name) {
+  const charts = new WatchedCharts("group", name);
+  const topics = section(
+    view,
+    "Topics and lag",
+    async () => {
+      const own = await figuresOf(view, "group", name);
+      past.refresh();
+      if (!own) return unknown("the broker has no stats of this group");
       return [
         summary(own),
         pairsTable(`Topics of ${name}`, own.topics, "topic", "The group has read no topic."),
@@ -103,11 +107,11 @@ async function progressTable(view, name) {
               : "and more topics",
           ),
       ];
-    }
-    if (!hasMore || !groups.length) break;
-    after = groups.at(-1).group.name;
-  }
-  return unknown("the broker has no stats of this group");
+    },
+    { everyMs: REFRESH_MS },
+  );
+  const past = section(view, "Activity", async () => charts.draw());
+  return [topics, past];
 }
 
 function summary(own) {
@@ -155,13 +159,13 @@ async function queuesTable(view, name) {
         {
           title: "Last stored",
           cell: (one) =>
-            known(one.maxTimestamp) ? time(one.maxTimestamp) : h("span", { class: "none" }, "holds nothing"),
+            known(one.maxTimestamp) ? age(one.maxTimestamp) : h("span", { class: "none" }, "holds nothing"),
         },
         {
           title: "Read up to",
           cell: (one) =>
             known(one.consumeTimestamp)
-              ? time(one.consumeTimestamp)
+              ? age(one.consumeTimestamp)
               : h("span", { class: "none" }, "nothing consumed yet"),
         },
         {

@@ -13,6 +13,7 @@ export async function show(view) {
     actions: [h("button", { type: "button", class: "primary", onclick: () => create(view) }, "Create group")],
   });
   figuresList(view, { kind: "group", method: "OverviewService/ListGroupFigures", draw });
+  if (view.query("do") === "create") create(view);
 }
 
 function draw(groups, asked) {
@@ -61,6 +62,7 @@ function topicsOf(one) {
 }
 
 async function create(view) {
+  history.replaceState(null, "", address([view.route.path[0]]));
   const made = await formDialog({
     title: "Create a group",
     label: "Create",

@@ -4,7 +4,8 @@ import { field, valuesOf, wrong } from "./dialog.js";
 import { h, replace } from "./dom.js";
 import { count, isKnown, localInputMs, time } from "./format.js";
 import { address, link } from "./links.js";
-import { messageOf, messagesTable } from "./messages_table.js";
+import { exportButtons } from "./export.js";
+import { messageOf, messageRow, messagesTable } from "./messages_table.js";
 import { topicField } from "./names.js";
 import { pager } from "./table.js";
 import { failure, isPhone, section } from "./view.js";
@@ -157,9 +158,14 @@ async function byKey(view, topic, values, pages, refresh) {
     pages.bar({
       next: answer.hasMore || answer.messages.length === limit ? skip + answer.messages.length : null,
       refresh,
+      extra: saving(topic, answer.messages),
       note: link(["trace"], "What has become of them", { topic, key: values.key.trim() }),
     }),
   ];
+}
+
+function saving(topic, found) {
+  return found.length > 0 && exportButtons(`${topic}-messages`, found.map((one) => messageRow(messageOf(one))));
 }
 
 export function unread(files) {
@@ -213,6 +219,7 @@ async function browse(view, topic, values, pages, refresh) {
         isEarly && "; Next continues the search",
         answer.next === undefined && "; end reached",
       ],
+      extra: saving(topic, answer.messages),
     }),
   ];
 }

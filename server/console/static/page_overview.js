@@ -1,97 +1,102 @@
-// Is it stuck, where, since when: concerns first, then members, the last hour, and where the time of calls goes.
-import { Chart } from "./chart.js";
+// What needs attention, six figures with their last hour, and the rest folded.
 import { h } from "./dom.js";
 import { age, badge, bytes, count, counted, countText, duration, exact, isKnown, percent, rate, time, unknown } from "./format.js";
-import { link } from "./links.js";
-import { SLOW_SECONDS, stagesTable } from "./stages.js";
+import { Hour, sparkline } from "./hour.js";
+import { icon } from "./icons.js";
+import { address, link } from "./links.js";
 import { facts, table } from "./table.js";
 import { section } from "./view.js";
+import { copyButton } from "./work.js";
 
 const REFRESH_MS = 10000;
-const HISTORY_MS = 3600000;
-
-// Charts by what they show: [title, series with their labels, whether it is shown at once]. A series that none of them
-// names gets a chart of its own.
-const CHARTS = [
-  ["Messages per second", { sent_per_second: "sent", received_per_second: "received" }, true],
-  ["Waiting messages", { ready_messages: "ready", in_flight_messages: "in flight" }, true],
-  ["Age of the oldest waiting message", { lag_seconds: "oldest" }, true],
-  [
-    "Failing deliveries per second",
-    { redelivered_per_second: "redelivered", dead_letters_per_second: "dead letters" },
-    true,
-  ],
-  ["p99 of calls", { send_p99_ms: "send" }, true],
-  ["Disk and processor", { disk_used_percent: "disk used", cpu_percent: "processor, of one core" }, true],
-  [
-    "Bytes per second",
-    { sent_bytes_per_second: "sent", received_bytes_per_second: "received", log_bytes_per_second: "log" },
-  ],
-  [
-    "p99 of the stages of sends",
-    {
-      send_check_p99_ms: "check",
-      send_gather_p99_ms: "gather",
-      send_append_p99_ms: "append",
-      send_flush_p99_ms: "flush",
-      send_dispatch_p99_ms: "dispatch",
-      send_wake_p99_ms: "wake",
-      send_answer_p99_ms: "answer",
-    },
-  ],
-  [
-    "p99 of the stages of receives",
-    {
-      receive_wait_p99_ms: "wait",
-      receive_take_p99_ms: "take",
-      receive_read_p99_ms: "read",
-      receive_write_p99_ms: "write",
-      receive_answer_p99_ms: "answer",
-    },
-  ],
-  ["Pending", { timers: "timers", transactions: "transactions" }],
-  ["Connections and clients", { connections: "connections", clients: "clients" }],
-  [
-    "Not written yet",
-    { dispatch_lag_bytes: "consume queues behind the log", migration_lag_bytes: "second store lags behind the first" },
-  ],
-  ["Lite topics", { lite_topics: "lite topics" }],
-  ["Memory", { resident_bytes: "resident" }],
-  ["Event loop delay", { loop_late_seconds: "maximum" }],
-];
+const SPARKS = ["sent_per_second", "received_per_second", "ready_messages", "lag_seconds", "send_p99_ms", "disk_used_percent"];
 
 export async function show(view) {
   view.begin("Overview");
-  const state = { before: null, now: null };
-  const head = section(view, "Concerns", async () => concerns(await overviews(view, state)));
-  const members = section(view, "Members", async () => membersTable(await overviews(view, state)));
-  const totals = section(view, "This broker", async () => totalsFacts(await overviews(view, state)));
-  const stages = section(view, "Time by stage", async () => stagesTable(await overviews(view, state), state), {
-    lead: `Stages of sends and receives: first since the start, then since the previous refresh. Slow: p99 above ${SLOW_SECONDS} s.`,
-  });
-  view.add(
-    head,
-    members,
-    totals,
-    section(view, "The last hour", () => history(view)),
-    stages,
+  const state = { now: null };
+  const hour = new Hour(view, SPARKS);
+  const past = () => hour.refresh().catch(() => hour);
+  const parts = [
+    section(view, "Concerns", async () => concerns(await overviews(view, state))),
+    section(view, "Now", async () => figures(...(await Promise.all([overviews(view, state), past()]))), { bare: true }),
+    section(view, "Members and totals", async () => membersTable(await overviews(view, state)), { folded: true }),
+    section(view, "This broker", async () => totalsFacts(await overviews(view, state)), { folded: true }),
+  ];
+  const charts = async () => (await import("./hour_charts.js")).hourCharts(view);
+  view.add(...parts, section(view, "The last hour in charts", charts, { folded: true, isLive: true }));
+  overviews(view, state).then(
+    ({ members }) => members.length > 1 && parts[2].unfold(),
+    () => {},
   );
   view.every(REFRESH_MS, () => {
     state.now = null;
-    for (const one of [head, members, totals, stages]) one.refresh();
+    for (const one of parts) one.refresh();
   });
 }
 
 // One call for all sections of a round.
 function overviews(view, state) {
-  state.now ??= view.call("OverviewService/ListOverviews").then((answer) => {
-    const own = answer.members.find((one) => one.isSelf) ?? answer.members[0];
-    if (state.last && state.last.atMs !== own?.overview?.atMs) state.before = state.last;
-    state.last = own?.overview ?? null;
-    return { members: answer.members, own };
+  state.now ??= view.call("OverviewService/ListOverviews").then(({ members }) => {
+    const own = members.find((one) => one.isSelf) ?? members[0];
+    if (own?.overview) {
+      const detail = { overview: own.overview, members: members.length };
+      window.dispatchEvent(new CustomEvent("overview", { detail }));
+    }
+    return { members, own };
   });
   return state.now;
 }
+
+// --- figures ---
+
+// The sum over all members that answered; undefined where one of them does not know.
+function sum(members, name) {
+  const known = members.filter((one) => one.overview).map((one) => one.overview[name]);
+  return known.length && known.every(isKnown) ? known.reduce((all, one) => all + Number(one), 0) : undefined;
+}
+
+function figures({ members, own }, hour) {
+  const it = own?.overview;
+  if (!it) return h("p", { class: "notice bad" }, "✖ ", own?.problem || "The broker did not answer.");
+  const there = members.filter((one) => one.overview);
+  const isWhole = there.every((one) => one.overview.lagIsWhole);
+  const most = (value) => isKnown(value) && !isWhole && "at least ";
+  const [ready, flying] = [sum(members, "readyMessages"), sum(members, "inFlightMessages")];
+  const lags = there.map((one) => one.overview.lagMs).filter(isKnown);
+  const oldest = lags.length ? Math.max(...lags.map(Number)) : undefined;
+  const p99 = hour.lastOf("send_p99_ms");
+  const busiest = { order: "FIGURE_ORDER_BUSIEST" };
+  const behind = { order: "FIGURE_ORDER_LAG" };
+  return [
+    h(
+      "div",
+      { class: "cards-row" },
+      card(["topics", busiest], "Messages in", rate(sum(members, "sentPerSecond")), [count(sum(members, "sent")), " since the start"], hour, SPARKS[0]),
+      card(["topics", busiest], "Messages out", rate(sum(members, "receivedPerSecond")), [count(sum(members, "received")), " since the start"], hour, SPARKS[1]),
+      card(["groups", behind], "Waiting", [most(ready), count(ready, notCounted)], [count(flying, notCounted), " in flight"], hour, SPARKS[2]),
+      card(["groups", behind], "Oldest waits", oldest === 0 && isWhole ? "nothing" : [most(oldest), duration(oldest, notCounted)], "of all groups", hour, SPARKS[3]),
+      card(["stages"], "Sends, p99", p99 === undefined ? unknown("nothing was sent in the last hour") : duration(p99), "from request to answer", hour, SPARKS[4]),
+      card(["storage"], "Disk used", diskUsed(it), [bytes(it.diskFree), " free"], hour, SPARKS[5]),
+    ),
+    members.length > 1 &&
+      h("p", { class: "note" }, `Of ${counted(there.length, "broker")} that answered; lines, p99 and disk are of this one.`),
+  ];
+}
+
+const notCounted = "no group is in memory, or no group was counted yet";
+
+function card([page, query], name, value, note, hour, series) {
+  return h(
+    "a",
+    { class: "card", href: address([page], query) },
+    h("span", { class: "card-name" }, name),
+    h("span", { class: "card-value" }, value),
+    sparkline(hour.valuesOf(series)),
+    h("span", { class: "card-note" }, note),
+  );
+}
+
+// --- concerns ---
 
 function concerns({ members }) {
   const rows = members.flatMap((one) => {
@@ -102,20 +107,28 @@ function concerns({ members }) {
         : [{ member: one, text: `not ready: ${one.overview.readiness}`, isBad: true }];
     return [...readiness, ...concernsOf(one)];
   });
-  if (!rows.length) return h("p", { class: "notice good" }, "✓ All clear.");
+  if (!rows.length) return h("p", { class: "clear" }, badge("good", "All clear"), " Nothing needs you.");
   return h(
     "ul",
     { class: "concern-list" },
     rows.map((row) =>
       h(
         "li",
-        { class: `notice ${row.isBad ? "bad" : "warn"}` },
-        `${row.isBad ? "✖" : "▲"} `,
-        members.length > 1 && h("strong", null, `${row.member.name}: `),
-        row.text,
-        Number(row.sinceMs) > 0 ? [" ", h("span", { class: "none" }, "since ", time(row.sinceMs))] : null,
-        row.command ? h("p", { class: "concern-command" }, h("code", null, row.command)) : null,
-        row.page && row.member.isSelf ? h("p", null, pageLink(row.page)) : null,
+        null,
+        badge(row.isBad ? "bad" : "warn", row.isBad ? "fault" : "warning"),
+        h(
+          "div",
+          { class: "concern-text" },
+          h(
+            "p",
+            null,
+            members.length > 1 && h("strong", null, `${row.member.name}: `),
+            row.text,
+            Number(row.sinceMs) > 0 && [" ", h("span", { class: "none" }, "began ", age(row.sinceMs))],
+          ),
+          row.command && h("p", { class: "concern-command" }, h("code", null, row.command), copyButton(row.command, "Copy the command")),
+        ),
+        row.page && row.member.isSelf && pageLink(row.page),
       ),
     ),
   );
@@ -123,7 +136,7 @@ function concerns({ members }) {
 
 function pageLink(page) {
   const parts = page.split("/").map((part) => decodeURIComponent(part));
-  return link(parts, parts.length > 1 ? `Open ${parts.at(-1)}` : `Open the page ${parts[0]}`);
+  return link(parts, [parts.length > 1 ? `Open ${parts.at(-1)}` : `Open the page ${parts[0]}`, icon("go")]);
 }
 
 // A member of an older version tells texts alone.
@@ -258,64 +271,4 @@ function totalsFacts({ own }) {
     ],
     "many",
   );
-}
-
-// --- charts ---
-
-async function history(view) {
-  const kept = { times: [], series: new Map() };
-  const box = h("div", { class: "charts" });
-  const others = h("div", { class: "charts" });
-  const charts = new Map();
-  const round = async () => {
-    const answer = await view.call(
-      "OverviewService/GetHistory",
-      kept.times.length ? { afterMs: String(kept.times.at(-1)) } : {},
-    );
-    keep(kept, answer);
-    for (const [title, labels, isFirst] of plans(kept)) {
-      const names = Object.keys(labels);
-      if (!charts.has(title)) {
-        charts.set(title, new Chart(title, kept.series.get(names[0]).unit));
-        (isFirst ? box : others).append(charts.get(title).element);
-      }
-      charts.get(title).update(
-        kept.times,
-        names.map((name) => ({ label: labels[name], values: kept.series.get(name).values })),
-      );
-    }
-  };
-  await round();
-  view.every(REFRESH_MS, () => {
-    round().catch(() => {});
-  });
-  return [box, h("details", { class: "more", "data-fold": "charts" }, h("summary", null, "More charts"), others)];
-}
-
-function keep(kept, { atMs, series }) {
-  const fresh = atMs.map(Number);
-  const begin = fresh.length ? fresh.at(-1) - HISTORY_MS : 0;
-  const before = kept.times.length;
-  kept.times.push(...fresh);
-  for (const one of series) {
-    if (!kept.series.has(one.name)) kept.series.set(one.name, { unit: one.unit, values: new Array(before).fill(NaN) });
-    kept.series.get(one.name).values.push(...one.values.map(Number));
-  }
-  const gone = kept.times.findIndex((at) => at >= begin);
-  if (gone > 0) kept.times.splice(0, gone);
-  for (const { values } of kept.series.values()) {
-    while (values.length < kept.times.length + Math.max(gone, 0)) values.push(NaN);
-    if (gone > 0) values.splice(0, gone);
-  }
-}
-
-function plans(kept) {
-  const left = new Set(kept.series.keys());
-  const there = CHARTS.map(([title, labels, isFirst]) => [
-    title,
-    Object.fromEntries(Object.entries(labels).filter(([name]) => left.delete(name))),
-    isFirst,
-  ]);
-  const own = [...left].map((name) => [name.replaceAll("_", " "), { [name]: kept.series.get(name).unit }, false]);
-  return [...there.filter(([, labels]) => Object.keys(labels).length), ...own];
 }

@@ -1,81 +1,90 @@
 // One topic: settings, queues, who reads and who writes it, and a test message.
-import { CallError } from "./api.js";
 import { confirm, formDialog } from "./dialog.js";
 import { clientsTable } from "./clients_table.js";
 import { h } from "./dom.js";
-import { count, duration, isKnown, permissionText, time, topicType, unknown } from "./format.js";
+import { age, count, duration, isKnown, permissionText, topicType, unknown } from "./format.js";
 import { address, link, messageLink } from "./links.js";
 import { pairsTable } from "./pairs.js";
 import { sendForm } from "./send.js";
 import { attributesText, facts, pager, table } from "./table.js";
+import { tabs } from "./tabs.js";
 import { attributesOf, topicFields } from "./topic_form.js";
-import { isAbort, section } from "./view.js";
+import { figuresOf, WatchedCharts } from "./watched.js";
+import { isAbort, missing, section } from "./view.js";
 
 const REFRESH_MS = 10000;
 
 export async function show(view) {
   const name = view.route.path[1];
   let topic = null;
-  const settings = section(view, "Settings", async () => {
+  view.begin(name, { lead: [link(["topics"], "Topics"), " / topic"] });
+  try {
     topic = await view.call("AdminService/GetTopic", { name });
-    return facts([
-      ["Type", topicType(topic.type)],
-      ["Queues to read", count(topic.readQueues)],
-      ["Queues to write", count(topic.writeQueues)],
-      ["Permission", permissionText(topic.permission)],
-      ["Attributes", attributesText(topic.attributes)],
-    ]);
-  });
-  view.begin(name, {
-    lead: [link(["topics"], "Topics"), " / topic"],
-    actions: [
-      link(["messages"], "Messages", { topic: name }),
-      link(["tail"], "Live tail", { topic: name }),
-      h("button", { type: "button", onclick: () => edit(view, name, () => topic, settings.refresh) }, "Edit"),
-      h("button", { type: "button", class: "danger", onclick: () => remove(view, name) }, "Delete topic"),
-    ],
-  });
-  const groups = section(view, "Groups", () => groupsTable(view, name), { everyMs: REFRESH_MS });
+  } catch (error) {
+    if (error.code === "NOT_FOUND") {
+      view.add(missing("topic", name));
+      return;
+    }
+    if (error.code !== "PERMISSION_DENIED") throw error;
+  }
+  const settings = section(view, "Settings", async () => {
+      topic = await view.call("AdminService/GetTopic", { name });
+      return facts([
+        ["Type", topicType(topic.type)],
+        ["Queues to read", count(topic.readQueues)],
+        ["Queues to write", count(topic.writeQueues)],
+        ["Permission", permissionText(topic.permission)],
+        ["Attributes", attributesText(topic.attributes)],
+      ]);
+    });
+  view.actions.prepend(
+    link(["messages"], "Messages", { topic: name }),
+    link(["tail"], "Live tail", { topic: name }),
+    h("button", { type: "button", onclick: () => edit(view, name, () => topic, () => settings.refresh()) }, "Edit"),
+    h("button", { type: "button", class: "danger", onclick: () => remove(view, name) }, "Delete topic"),
+  );
   const pages = pager();
-  const queues = section(view, "Queues", () => queuesTable(view, name, pages, () => queues.refresh()));
-  const clients = section(view, "Producers and consumers", async () =>
-    clientsTable(
-      view,
-      (await view.callAll("ClientService/ListClients", { topic: name })).flatMap((one) => one.clients),
-      { empty: "No client of this topic is connected." },
-    ),
-  );
-  view.add(
-    settings,
-    groups,
-    queues,
-    clients,
-    sendForm(view, name, () => queues.refresh()),
-  );
+  const queues = () => {
+    const list = section(view, "Queues", () => queuesTable(view, name, pages, () => list.refresh()));
+    return list;
+  };
+  const clients = () =>
+    section(view, "Producers and consumers", async () =>
+      clientsTable(
+        view,
+        (await view.callAll("ClientService/ListClients", { topic: name })).flatMap((one) => one.clients),
+        { empty: "No client of this topic is connected." },
+      ),
+    );
+  tabs(view, ["topics", name], [
+    ["overview", "Overview", () => [...activity(view, name), settings]],
+    ["queues", "Queues", queues],
+    ["clients", "Clients", clients],
+    ["send", "Send a message", () => sendForm(view, name, () => {})],
+  ]);
 }
 
-// The figures of this very topic: names are looked for by what is in them, in order, so that it may be behind others.
-async function groupsTable(view, name) {
-  let after = "";
-  for (let round = 0; round < 20; round += 1) {
-    const { topics, hasMore } = await view.call("OverviewService/ListTopicFigures", {
-      contains: name,
-      after,
-      limit: 100,
-      includeSystem: true,
-    });
-    const own = topics.find((one) => one.topic.name === name);
-    if (own) {
+// Its groups with how far they are behind, and its figures over time.
+function activity(view, name) {
+  const charts = new WatchedCharts("topic", name);
+  let own = null;
+  const groups = section(
+    view,
+    "Groups",
+    async () => {
+      own = await figuresOf(view, "topic", name);
+      past.refresh();
+      if (!own) return h("p", { class: "empty" }, "The broker has no figures of this topic.");
       const more = Number(own.groupCount) - own.groups.length;
       return [
         pairsTable(`Groups that read ${name}`, own.groups, "group", "No group has read it."),
         more > 0 && h("p", { class: "note" }, `and ${more} more groups`),
       ];
-    }
-    if (!hasMore || !topics.length) break;
-    after = topics.at(-1).topic.name;
-  }
-  throw new CallError("NOT_FOUND", `no stats of topic ${name}`, 404);
+    },
+    { everyMs: REFRESH_MS },
+  );
+  const past = section(view, "Activity", async () => charts.draw());
+  return [groups, past];
 }
 
 async function queuesTable(view, topic, pages, refresh) {
@@ -98,7 +107,7 @@ async function queuesTable(view, topic, pages, refresh) {
 
 export function spansTable(topic, queues, why = undefined) {
   const isEmpty = (one) => one.minimumOffset === one.maximumOffset;
-  const when = (one, ms) => (isEmpty(one) ? h("span", { class: "none" }, "holds nothing") : time(ms, why));
+  const when = (one, ms) => (isEmpty(one) ? h("span", { class: "none" }, "holds nothing") : age(ms, why));
   return table(
     `Queues of ${topic}`,
     [

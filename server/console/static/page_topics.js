@@ -18,6 +18,7 @@ export async function show(view) {
     draw,
     switches: [["includeSystem", "system", "also the broker's own"]],
   });
+  if (view.query("do") === "create") create(view);
 }
 
 function draw(topics, asked) {
@@ -82,6 +83,7 @@ function groupsOf(one) {
 }
 
 async function create(view) {
+  history.replaceState(null, "", address([view.route.path[0]]));
   const made = await formDialog({
     title: "Create a topic",
     label: "Create",

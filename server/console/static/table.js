@@ -1,34 +1,98 @@
 // Tables that become cards on a phone, lists of facts, and pages of rows.
 import { h } from "./dom.js";
 
-// `dense` ones stay tables on a phone, and scroll in their box; `narrow` ones are no wider than they must. columns: [{title, cell: (row) => node or text, kind: "number" | "wide" | "act"}]
-export function table(caption, columns, rows, { empty = "There are none.", dense = false, narrow = false } = {}) {
+// What each table was last sorted by, so that it stays so when it comes anew: [column, whether it is descending].
+const sorts = new Map();
+
+// `dense` ones stay tables on a phone, and scroll in their box; `narrow` ones are no wider than they must;
+// `lines` has one line for each row. Their rows are
+// sorted by the head of a column, those of the page that is shown alone.
+// columns: [{title, cell: (row) => node or text, kind: "number" | "wide" | "fill" | "act"}]
+export function table(caption, columns, rows, { empty = "There are none.", dense = false, narrow = false, lines = false } = {}) {
   if (!rows.length) return h("p", { class: "empty" }, empty);
-  const head = h(
-    "tr",
-    { role: "row" },
-    columns.map((one) => h("th", { scope: "col", role: "columnheader", class: one.kind ?? null }, one.title)),
-  );
-  const body = rows.map((row) =>
-    h(
-      "tr",
-      { role: "row" },
-      columns.map((one) =>
-        h("td", { role: "cell", class: one.kind ?? null, "data-label": one.title }, h("div", null, one.cell(row))),
+  const body = h(
+    "tbody",
+    { role: "rowgroup" },
+    rows.map((row) =>
+      h(
+        "tr",
+        { role: "row" },
+        columns.map((one) =>
+          h("td", { role: "cell", class: classOf(one), "data-label": one.title }, h("div", null, one.cell(row))),
+        ),
       ),
     ),
   );
+  const isSortable = !dense && rows.length > 1;
+  const heads = columns.map((one) => {
+    const sort = isSortable && one.kind !== "act" && one.title;
+    return h("th", { scope: "col", role: "columnheader", class: classOf(one) }, sort ? h("button", { type: "button", class: "sort" }, one.title) : one.title);
+  });
+  if (isSortable) sortable(caption, heads, body);
   return h(
     "div",
     dense ? { class: "table-box", tabindex: "0", role: "region", "aria-label": caption } : { class: "table-box" },
     h(
       "table",
-      { role: "table", class: `${dense ? "dense" : "cards"}${narrow ? " narrow" : ""}` },
+      { role: "table", class: `${dense ? "dense" : "cards"}${narrow ? " narrow" : ""}${lines ? " lines" : ""}` },
       h("caption", { class: "away" }, caption),
-      h("thead", { role: "rowgroup" }, head),
-      h("tbody", { role: "rowgroup" }, body),
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads)),
+      body,
     ),
   );
+}
+
+// The first click sorts numbers and times from the largest on and texts from A, the second the other way, the third as it came.
+function sortable(caption, heads, body) {
+  const key = `${location.hash.split("?")[0]} ${caption}`;
+  const asCame = [...body.rows];
+  const sort = () => {
+    const [column, isDescending] = sorts.get(key) ?? [];
+    heads.forEach((one, at) => {
+      if (at === column) one.setAttribute("aria-sort", isDescending ? "descending" : "ascending");
+      else one.removeAttribute("aria-sort");
+    });
+    if (column === undefined) body.append(...asCame);
+    else body.append(...sortedBy(asCame, column, isDescending));
+  };
+  heads.forEach((head, at) => {
+    head.querySelector("button")?.addEventListener("click", () => {
+      const [column, isDescending] = sorts.get(key) ?? [];
+      const first = asCame.some((row) => typeof sortValue(row.cells[at]) === "number");
+      if (column !== at) sorts.set(key, [at, first]);
+      else if (isDescending === first) sorts.set(key, [at, !first]);
+      else sorts.delete(key);
+      sort();
+    });
+  });
+  if (sorts.has(key)) sort();
+}
+
+// What is not known is last, whichever way.
+function sortedBy(rows, column, isDescending) {
+  const values = new Map(rows.map((row) => [row, sortValue(row.cells[column])]));
+  return [...rows].sort((one, other) => {
+    const [a, b] = [values.get(one), values.get(other)];
+    if (a === null || b === null) return (a === null) - (b === null);
+    const order = typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
+    return isDescending ? -order : order;
+  });
+}
+
+// Figures and times have their exact value on them.
+export function sortValue(cell) {
+  if (cell.querySelector(".unknown")) return null;
+  const time = cell.querySelector("time");
+  if (time) return Date.parse(time.getAttribute("datetime"));
+  const text = (cell.querySelector(".figure")?.getAttribute("title") ?? cell.textContent).trim();
+  const number = text.match(/^-?[\d,]+(\.\d+)?(?=$|\s)/);
+  if (number) return Number(number[0].replaceAll(",", ""));
+  return cell.classList.contains("number") ? 0 : text.toLowerCase();
+}
+
+// What has `less` is left out on a phone.
+function classOf({ kind, less }) {
+  return [kind, less && "less"].filter(Boolean).join(" ") || null;
 }
 
 // pairs: [[name, node or text], ...]; those that are null are left out.
@@ -43,7 +107,7 @@ export function facts(pairs, className = "") {
 // A list with names behind `after` and a way back: load(after) -> {nodes, next}; `next` null at the end.
 export function pager(render) {
   const trail = [];
-  const bar = ({ next, refresh, note = null }) =>
+  const bar = ({ next, refresh, note = null, extra = null }) =>
     h(
       "div",
       { class: "pager" },
@@ -72,6 +136,7 @@ export function pager(render) {
         "Next",
       ),
       h("span", { class: "note" }, `page ${trail.length + 1}`, note && ["; ", note]),
+      extra,
     );
   return {
     bar,

@@ -1,6 +1,7 @@
 // What a page has to work with: its place, its route, calls that end with it, and rounds that go on while it is looked at.
 import { call, callAll, CallError, stream } from "./api.js";
 import { announce, h, harmless, newId, replace } from "./dom.js";
+import { address } from "./links.js";
 
 export class View {
   // `route` is {path: [..], query: URLSearchParams}; `session` is what GET /api/session told.
@@ -110,6 +111,23 @@ export function failure(error, retry = null) {
   return h("p", { class: "notice bad" }, `✖ ${error.message} `, h("small", null, `(${error.code})`), " ", again);
 }
 
+// There is no topic or group of this name: said once, with where to go on.
+export function missing(kind, name) {
+  const list = `${kind}s`;
+  return h(
+    "div",
+    { class: "panel nothing" },
+    h("h2", null, `There is no ${kind} with this name`),
+    h("p", null, "It was deleted, or its name is spelt in another way."),
+    h(
+      "p",
+      { class: "actions" },
+      h("a", { href: address([list], { contains: name.slice(0, 4) }) }, `${list} with a similar name`),
+      h("a", { href: address([list]) }, `All ${list}`),
+    ),
+  );
+}
+
 // A part of a page with a heading.
 export function namedPanel(level, title, ...body) {
   const id = newId("panel");
@@ -121,27 +139,74 @@ export function panel(title, ...body) {
 }
 
 // A part of a page with a heading that is filled by `load`, an async function that returns nodes. It has `refresh`, and
-// comes anew each `everyMs` where that is given. A call that fails is told of here; the rest of the page goes on.
-export function section(view, title, load, { everyMs = 0, level = 2, lead = null } = {}) {
+// comes anew each `everyMs` where that is given. A call that fails is told of here; the rest of the page goes on, and
+// what was there is kept, in grey, where the broker does not answer. `folded`: it loads once it is unfolded, and `isLive`
+// ones refresh themselves then. `bare`: without a frame, with a heading for those who listen.
+export function section(
+  view,
+  title,
+  load,
+  { everyMs = 0, level = 2, lead = null, folded = false, isLive = false, bare = false } = {},
+) {
   const body = h("div", { class: "section-body" }, h("p", { class: "loading" }, "Loading …"));
-  const element = namedPanel(level, title, lead && h("p", { class: "lead" }, lead), body);
+  const said = h("div", { role: "status" });
+  const inside = [lead && h("p", { class: "lead" }, lead), said, body];
+  const element = folded ? foldedPanel(level, title, inside) : namedPanel(level, title, ...inside);
+  const fold = folded ? element.querySelector("details") : null;
+  if (bare) element.className = "bare-panel";
   let isLoading = false;
+  let isThere = false;
   const refresh = async () => {
-    if (isLoading || view.signal.aborted) return;
+    if (isLoading || view.signal.aborted || (fold && !fold.open) || (isLive && isThere)) return;
     isLoading = true;
+    if (!isThere) element.setAttribute("aria-busy", "true");
     try {
       const nodes = await load();
-      if (!view.signal.aborted) replace(body, nodes);
+      if (!view.signal.aborted) {
+        replace(body, nodes);
+        isThere = true;
+        past(false);
+      }
     } catch (error) {
-      if (!isAbort(error)) replace(body, failure(error, refresh));
+      if (isThere && isGone(error)) past(true);
+      else if (!isAbort(error)) replace(body, failure(error, refresh));
     } finally {
       isLoading = false;
       element.setAttribute("aria-busy", "false");
     }
   };
-  element.setAttribute("aria-busy", "true");
+  const past = (isPast) => {
+    const was = body.classList.contains("past");
+    body.classList.toggle("past", isPast);
+    if (isPast && !was)
+      replace(said, h("p", { class: "notice warn" }, "▲ No answer from the broker. These figures are of ", clock(), "."));
+    else if (!isPast) said.replaceChildren();
+  };
   element.refresh = refresh;
-  if (everyMs) view.every(everyMs, refresh);
+  if (fold) {
+    fold.addEventListener("toggle", refresh);
+    element.unfold = () => {
+      fold.open = true;
+    };
+  }
+  // what is in another tab rests
+  if (everyMs) view.every(everyMs, () => element.isConnected && refresh());
   refresh();
   return element;
+}
+
+const isGone = (error) => ["UNREACHABLE", "UNAVAILABLE", "DEADLINE_EXCEEDED"].includes(error.code);
+
+function clock() {
+  const now = new Date();
+  return h("time", { datetime: now.toISOString() }, now.toLocaleTimeString());
+}
+
+function foldedPanel(level, title, inside) {
+  const id = newId("panel");
+  return h(
+    "section",
+    { class: "panel fold", "aria-labelledby": id },
+    h("details", null, h("summary", null, h(`h${level}`, { id }, title)), inside),
+  );
 }

@@ -1,6 +1,7 @@
 // Buttons that start work and stay with it until it is done or has failed, and jobs of the broker.
 import { announce, h, replace, tell } from "./dom.js";
 import { badge, count, durationText, isKnown, time } from "./format.js";
+import { icon } from "./icons.js";
 import { facts } from "./table.js";
 import { link } from "./links.js";
 import { failure, isAbort } from "./view.js";
@@ -196,4 +197,27 @@ export function jobFacts(job) {
     ["Progress", countsText(job.counts)],
     job.remark && ["Remark", job.remark],
   ]);
+}
+
+// Puts a text where other programs find it.
+export function copyButton(text, label) {
+  return h(
+    "button",
+    {
+      type: "button",
+      class: "quiet bare",
+      title: label,
+      "aria-label": `${label}: ${text}`,
+      onclick: async () => {
+        try {
+          await navigator.clipboard.writeText(text);
+          announce("Copied.");
+          tell("✓ copied");
+        } catch {
+          tell("▲ The browser does not let this page copy; mark the text and copy it.");
+        }
+      },
+    },
+    icon("copy"),
+  );
 }
