@@ -17,7 +17,7 @@ from quarry_mq.cli.terminal.text import harmless
 from quarry_mq.protocol.admin_methods import methods
 
 STATIC: Final = Path(server.__file__).parent / "console" / "static"
-SIZE_MAX: Final = 300_000
+SIZE_MAX: Final = 340_000
 MODULE_LINES_MAX: Final = 400
 CONTRAST_MIN: Final = 4.5
 

@@ -333,7 +333,7 @@ def test_what_is_not_there_is_said_once(console: Console) -> None:
     console.mistakes[:] = [one for one in console.mistakes if "AdminService/Get" not in one]
 
 
-def test_a_page_of_one_thing_has_tabs_with_addresses_and_figures_over_time(console: Console) -> None:
+def test_a_page_of_one_thing_has_tabs_with_addresses_and_charts(console: Console) -> None:
     page = console.page
     console.go("groups/audit")
     bar = page.get_by_role("navigation", name="Parts of this page")

@@ -1,5 +1,5 @@
 // The shell: who is logged in, the list of pages with what they count, the search box, the theme, and which page is shown.
-import { call, getSession, logout } from "./api.js";
+import { call, CallError, getSession, logout } from "./api.js";
 import { announce, append, h, harmless } from "./dom.js";
 import { ageText, countText, exact } from "./format.js";
 import { icon } from "./icons.js";
@@ -108,7 +108,7 @@ async function show() {
   try {
     if (!page) throw new Error(`there is no page ${first}`);
     const name = (route.path.length > 1 && DETAILS[first]) || page[2];
-    const module = await import(`./page_${name}.js`);
+    const module = await import(`./page_${name}.js`).catch(notLoaded);
     if (view !== own) return;
     main.replaceChildren(own.root);
     await module.show(own);
@@ -122,6 +122,10 @@ async function show() {
     own.add(failure(error));
     settle(own);
   }
+}
+
+function notLoaded() {
+  throw new CallError("UNREACHABLE", "the console's server does not answer", 0);
 }
 
 // Where the keyboard goes on: the field that a page asks for, or its heading.

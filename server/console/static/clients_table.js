@@ -1,7 +1,7 @@
 // Clients as rows, and what one of them says of itself.
 import { open } from "./dialog.js";
 import { h, replace } from "./dom.js";
-import { time, unknown } from "./format.js";
+import { age, unknown } from "./format.js";
 import { groupLink, topicLink } from "./links.js";
 import { facts, table } from "./table.js";
 import { failure } from "./view.js";
@@ -26,7 +26,7 @@ export function clientsTable(view, clients, { empty } = {}) {
         cell: (one) => [one.language || unknown(), " ", one.version || unknown("the client did not report its version")],
       },
       { title: "Host", kind: "wide", cell: (one) => [one.hostname || unknown(), " ", h("small", null, one.address)] },
-      { title: "Settings received", cell: (one) => time(one.settingsAtMs) },
+      { title: "Settings received", less: true, cell: (one) => age(one.settingsAtMs) },
       {
         title: "Ask the client",
         kind: "act",

@@ -2,6 +2,7 @@
 import { field } from "./dialog.js";
 import { h } from "./dom.js";
 import { exportButtons } from "./export.js";
+import { firstSteps } from "./first_steps.js";
 import { count } from "./format.js";
 import { address } from "./links.js";
 import { pager } from "./table.js";
@@ -32,6 +33,7 @@ export function figuresList(view, { kind, method, draw, switches = [] }) {
       limit: isPhone() ? 20 : 50,
     });
     const found = answer[rows];
+    if (!found.length && !asked.contains && pages.after === undefined) return firstSteps(view, rows);
     return [
       draw(found, asked),
       pages.bar({

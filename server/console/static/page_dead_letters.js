@@ -1,7 +1,7 @@
 // Dead letters of a group, and what it still tries: chosen ones or all are sent to the group once more.
 import { confirm } from "./dialog.js";
 import { h, replace } from "./dom.js";
-import { badge, count, time, unknown } from "./format.js";
+import { age, badge, count, unknown } from "./format.js";
 import { address, groupLink, link, messageLink, topicLink } from "./links.js";
 import { groupField } from "./names.js";
 import { facts, pager, table } from "./table.js";
@@ -92,7 +92,7 @@ async function retries(view, group) {
           title: "Last finished message stored",
           cell: ([, one]) =>
             Number(one.lastConsumeTimestamp) > 0
-              ? time(one.lastConsumeTimestamp)
+              ? age(one.lastConsumeTimestamp)
               : h("span", { class: "none" }, "none yet"),
         },
         { title: "Look", kind: "act", cell: ([topic]) => link(["messages"], "Messages", { topic }) },
@@ -190,13 +190,12 @@ function lettersTable(group, letters, chosen, told) {
         },
       },
       { title: "Offset", kind: "number", cell: (one) => messageLink(`%DLQ%${group}`, 0, one.offset, one.offset) },
-      { title: "Stored", cell: (one) => time(one.storedAtMs) },
+      { title: "Stored", cell: (one) => age(one.storedAtMs) },
       { title: "Came from", cell: (one) => (one.topic ? topicLink(one.topic) : unknown("not in the record")) },
       { title: "Id", kind: "wide", cell: (one) => h("span", { class: "mono" }, one.messageId) },
       { title: "Tag", cell: (one) => one.tag || h("span", { class: "none" }, "none") },
       {
         title: "Keys",
-        kind: "wide",
         cell: (one) =>
           one.keys?.length
             ? one.keys.map((key) => [link(["trace"], key, { topic: one.topic, key }), " "])

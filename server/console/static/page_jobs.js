@@ -1,7 +1,7 @@
 // Long work: jobs with their progress, and verifications of the store.
 import { confirm, field, valuesOf } from "./dialog.js";
 import { announce, h, replace } from "./dom.js";
-import { count, isKnown, time } from "./format.js";
+import { age, count, isKnown } from "./format.js";
 import { link } from "./links.js";
 import { facts, table } from "./table.js";
 import { panel, section } from "./view.js";
@@ -44,12 +44,12 @@ function jobsTable(jobs) {
     [
       { title: "Job", cell: (one) => link(["jobs", one.id], `${one.kind}${one.dryRun ? ", dry run" : ""}`) },
       { title: "State", cell: (one) => stateBadge(one.state) },
-      { title: "Begun", cell: (one) => time(one.id) },
+      { title: "Begun", cell: (one) => age(one.id) },
       { title: "Asked by", cell: (one) => one.askedBy || h("span", { class: "none" }, "nobody said") },
       { title: "About", kind: "wide", cell: aboutText },
       { title: "Progress", cell: (one) => progressBar(one.done, one.total, `progress of ${one.kind}`) },
       { title: "Progress", cell: (one) => countsText(one.counts) },
-      { title: "Ended", cell: (one) => (isKnown(one.endedAtMs) ? time(one.endedAtMs) : "not yet") },
+      { title: "Ended", cell: (one) => (isKnown(one.endedAtMs) ? age(one.endedAtMs) : "not yet") },
       { title: "Remark", kind: "wide", cell: (one) => one.remark ?? "" },
     ],
     jobs,
@@ -94,7 +94,7 @@ async function verificationsView(view) {
     table(
       "Verifications, the newest first",
       [
-        { title: "Begun", cell: (one) => time(one.id) },
+        { title: "Begun", cell: (one) => age(one.id) },
         { title: "State", cell: (one) => stateBadge(one.state) },
         { title: "Asked by", cell: (one) => one.askedBy || h("span", { class: "none" }, "nobody said") },
         {
@@ -113,7 +113,7 @@ async function verificationsView(view) {
               ? count(one.checks.reduce((sum, check) => sum + Number(check.differences), 0))
               : h("span", { class: "none" }, "nothing yet"),
         },
-        { title: "Ended", cell: (one) => (isKnown(one.endedAtMs) ? time(one.endedAtMs) : "not yet") },
+        { title: "Ended", cell: (one) => (isKnown(one.endedAtMs) ? age(one.endedAtMs) : "not yet") },
         { title: "Remark", kind: "wide", cell: (one) => one.remark ?? "" },
       ],
       verifications,

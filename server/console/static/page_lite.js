@@ -1,7 +1,7 @@
 // Lite topics of a topic: how many, which, and where a group has most before it.
 import { confirm, field, valuesOf } from "./dialog.js";
 import { h, replace } from "./dom.js";
-import { age, badge, count, duration, isKnown, time } from "./format.js";
+import { age, badge, count, duration, isKnown } from "./format.js";
 import { address, groupLink, link } from "./links.js";
 import { groupField, topicField } from "./names.js";
 import { facts, pager, table } from "./table.js";
@@ -161,7 +161,7 @@ async function load(view, topic, { prefix }, pages, refresh) {
         {
           title: "Last message",
           cell: (one) =>
-            isKnown(one.lastStoredAtMs) ? time(one.lastStoredAtMs) : h("span", { class: "none" }, "has left the log"),
+            isKnown(one.lastStoredAtMs) ? age(one.lastStoredAtMs) : h("span", { class: "none" }, "has left the log"),
         },
         { title: "Subscribers", kind: "number", cell: (one) => count(one.subscribers) },
         {

@@ -4,6 +4,7 @@ import { field, valuesOf, wrong } from "./dialog.js";
 import { h, replace } from "./dom.js";
 import { count, isKnown, localInputMs, time } from "./format.js";
 import { address, link } from "./links.js";
+import { firstSteps } from "./first_steps.js";
 import { exportButtons } from "./export.js";
 import { messageOf, messageRow, messagesTable } from "./messages_table.js";
 import { topicField } from "./names.js";
@@ -108,7 +109,21 @@ export async function show(view) {
   form.elements.how.addEventListener("change", adapt);
   adapt();
   view.add(form, found);
+  if (!asked.topic) found.append(chooseTopic(view, "messages"));
   if (asked.topic) look(view, valuesOf(form), found);
+}
+
+// The busiest topics, for who has not named one.
+export function chooseTopic(view, page) {
+  return section(view, "Choose a topic", async () => {
+    const { topics } = await view.call("OverviewService/ListTopicFigures", { order: "FIGURE_ORDER_BUSIEST", limit: 20 });
+    if (!topics.length) return firstSteps(view, "topics");
+    return h(
+      "ul",
+      { class: "choices" },
+      topics.map(({ topic }) => h("li", null, link([page], topic.name, { topic: topic.name }))),
+    );
+  });
 }
 
 function isAsked(how, name) {

@@ -1,12 +1,12 @@
 // Messages that wait for their time, and transactions that wait for their producer's word.
 import { h } from "./dom.js";
-import { age, badge, count, duration, durationText, exact, time, unknown } from "./format.js";
+import { age, badge, count, duration, durationText, exact, unknown } from "./format.js";
 import { topicLink } from "./links.js";
 import { facts, table } from "./table.js";
 import { section } from "./view.js";
 
 const REFRESH_MS = 10000;
-const LIMIT = 200;
+const LIMIT = 50;
 
 export async function show(view) {
   view.begin("Pending", {
@@ -72,9 +72,8 @@ function timers(it) {
     [
       { title: "Topic", cell: topicOf },
       { title: "Id", kind: "wide", cell: idOf },
-      { title: "Due", cell: (one) => time(one.dueAtMs) },
-      { title: "That is", cell: (one) => age(one.dueAtMs) },
-      { title: "Location in the log", kind: "number", cell: (one) => exact(one.physicalOffset) },
+      { title: "Due", cell: (one) => age(one.dueAtMs) },
+      { title: "Location in the log", kind: "number", less: true, cell: (one) => exact(one.physicalOffset) },
     ],
     it.firstTimers,
     { empty: "No delayed messages are pending." },
@@ -87,14 +86,13 @@ function transactions(it) {
     [
       { title: "Topic", cell: topicOf },
       { title: "Id", kind: "wide", cell: idOf },
-      { title: "Stored", cell: (one) => time(one.storedAtMs) },
-      { title: "That is", cell: (one) => age(one.storedAtMs) },
+      { title: "Stored", cell: (one) => age(one.storedAtMs) },
       {
         title: "Checks sent",
         kind: "number",
         cell: (one) => count(one.checks, "not among the next transactions to be checked"),
       },
-      { title: "Next check", cell: (one) => time(one.nextCheckAtMs) },
+      { title: "Next check", cell: (one) => age(one.nextCheckAtMs) },
     ],
     it.firstTransactions,
     { empty: "No pending transactions." },

@@ -84,8 +84,8 @@ function segmentsTable(it) {
         },
         { title: "Begins at", kind: "number", cell: (one) => count(one.begin) },
         { title: "Size", kind: "number", cell: (one) => bytes(one.size) },
-        { title: "First stored", cell: (one) => time(one.firstStoredAtMs) },
-        { title: "Last stored", cell: (one) => time(one.lastStoredAtMs) },
+        { title: "First stored", cell: (one) => age(one.firstStoredAtMs) },
+        { title: "Last stored", cell: (one) => age(one.lastStoredAtMs) },
         {
           title: "Spans",
           kind: "number",

@@ -6,7 +6,7 @@ import { address, link } from "./links.js";
 import { preview } from "./body_view.js";
 import { messageOf, placeLink } from "./messages_table.js";
 import { topicField } from "./names.js";
-import { filterOf } from "./page_messages.js";
+import { chooseTopic, filterOf } from "./page_messages.js";
 import { failure, isAbort } from "./view.js";
 
 const ROWS_MAX = 500;
@@ -54,6 +54,7 @@ export async function show(view) {
     h("button", { type: "submit", class: "primary" }, "Begin"),
   );
   view.add(form, tail.element);
+  if (!view.query("topic")) view.add(chooseTopic(view, "tail"));
   if (view.query("topic")) tail.start(valuesOf(form));
 }
 

@@ -1,5 +1,8 @@
 // Tables that become cards on a phone, lists of facts, and pages of rows.
 import { h } from "./dom.js";
+import { isPhone } from "./view.js";
+
+const PHONE_ROWS = 20;
 
 // What each table was last sorted by, so that it stays so when it comes anew: [column, whether it is descending].
 const sorts = new Map();
@@ -28,7 +31,8 @@ export function table(caption, columns, rows, { empty = "There are none.", dense
     const sort = isSortable && one.kind !== "act" && one.title;
     return h("th", { scope: "col", role: "columnheader", class: classOf(one) }, sort ? h("button", { type: "button", class: "sort" }, one.title) : one.title);
   });
-  if (isSortable) sortable(caption, heads, body);
+  const cut = dense || !isPhone() ? null : cutter(body);
+  if (isSortable) sortable(caption, heads, body, cut);
   return h(
     "div",
     dense ? { class: "table-box", tabindex: "0", role: "region", "aria-label": caption } : { class: "table-box" },
@@ -39,11 +43,27 @@ export function table(caption, columns, rows, { empty = "There are none.", dense
       h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads)),
       body,
     ),
+    cut?.button,
   );
 }
 
+// On a phone the first rows, in the order that is shown, and a button for the others.
+function cutter(body) {
+  const rest = body.rows.length - PHONE_ROWS;
+  if (rest <= 0) return null;
+  const button = h("button", { type: "button", class: "quiet", onclick: () => show(true) }, `Show ${rest} more`);
+  const show = (isAll) => {
+    [...body.rows].forEach((row, at) => {
+      row.hidden = !isAll && at >= PHONE_ROWS;
+    });
+    button.hidden = isAll;
+  };
+  show(false);
+  return { button, again: () => show(button.hidden) };
+}
+
 // The first click sorts numbers and times from the largest on and texts from A, the second the other way, the third as it came.
-function sortable(caption, heads, body) {
+function sortable(caption, heads, body, cut) {
   const key = `${location.hash.split("?")[0]} ${caption}`;
   const asCame = [...body.rows];
   const sort = () => {
@@ -54,6 +74,7 @@ function sortable(caption, heads, body) {
     });
     if (column === undefined) body.append(...asCame);
     else body.append(...sortedBy(asCame, column, isDescending));
+    cut?.again();
   };
   heads.forEach((head, at) => {
     head.querySelector("button")?.addEventListener("click", () => {

@@ -207,7 +207,7 @@ export function copyButton(text, label) {
       type: "button",
       class: "quiet bare",
       title: label,
-      "aria-label": `${label}: ${text}`,
+      "aria-label": text.length > 80 ? label : `${label}: ${text}`,
       onclick: async () => {
         try {
           await navigator.clipboard.writeText(text);
