@@ -367,6 +367,34 @@ def test_rows_are_sorted_by_the_head_of_a_column_and_stay_so(console: Console) -
     assert counts() == sorted(counts())
 
 
+def test_a_broker_that_is_gone_leaves_its_last_answers_in_grey(console: Console) -> None:
+    console.page.clock.install()
+    console.go("topics")
+    rows = console.page.get_by_role("table", name="Topics").locator("tbody tr")
+    before = rows.count()
+    console.page.route("**/api/call/**", lambda route: route.abort())
+    console.page.clock.fast_forward(11_000)
+    console.says(re.compile("No answer from the broker. These figures are of"))
+    expect(console.page.locator(".past")).to_have_count(1)
+    expect(rows).to_have_count(before)
+    console.assert_text_stands_out()
+    console.page.unroute("**/api/call/**")
+    console.page.clock.fast_forward(11_000)
+    expect(console.page.locator(".past, main .notice")).to_have_count(0)
+    console.mistakes.clear()
+
+
+@pytest.mark.parametrize("kind", ["topics", "groups"])
+def test_where_there_is_nothing_one_sees_how_to_begin(console: Console, kind: str) -> None:
+    empty = {kind: [], "matching": "0", "hasMore": False}
+    console.page.route("**/OverviewService/List*Figures", lambda route: route.fulfill(json=empty))
+    console.go(kind)
+    console.says(f"No {kind} yet")
+    expect(console.page.get_by_label("program")).to_contain_text(re.compile(r'ClientConfiguration\("127.0.0.1:\d+"'))
+    console.assert_well_made()
+    console.assert_text_stands_out()
+
+
 def test_a_theme_is_chosen_and_kept(console: Console) -> None:
     back = "getComputedStyle(document.documentElement).backgroundColor"
     console.go("")
