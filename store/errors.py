@@ -100,7 +100,24 @@ class StoreLocked(StoreUnusable):
 
 
 class StoreDamaged(StoreUnusable):
-    """Stored bytes are missing or wrong where they were promised whole."""
+    """Stored bytes are missing or wrong where they were promised whole.
+
+    `record_at` is the log offset of a damaged record; None for other damage. `remedy` is added to the text by whoever
+    knows how to go on, and is no part of `place`, which is the same for all who meet the damage.
+    """
+
+    def __init__(self, path: Path, reason: str, *, record_at: int | None = None) -> None:
+        super().__init__(path, reason)
+        self.record_at = record_at
+        self.remedy = ""
+
+    @property
+    def place(self) -> str:
+        """Return what is damaged."""
+        return f"{self.path}: {self.reason}"
+
+    def __str__(self) -> str:
+        return f"{self.place}; {self.remedy}" if self.remedy else self.place
 
 
 class SecretsUnreadable(BrokerError):

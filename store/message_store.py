@@ -425,6 +425,7 @@ class MessageStore:
         raise StoreDamaged(
             self._reader.path_of(at),
             f"the record at offset {at}, {what}, is damaged: {reason}",
+            record_at=at,
         )
 
     def offset_at_time(self, queue: QueueId, time_ms: int, boundary: TimeBoundary) -> QueueOffset:

@@ -27,6 +27,7 @@ from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.messages.bodies import uncompressed_parts
 from quarry_mq.protocol.messages.system_flag import compression
 from quarry_mq.protocol.names import trimmed
+from quarry_mq.server.delivery import command_past
 from quarry_mq.server.errors import TooManyTails, TooMuchForOneCall
 from quarry_mq.server.filters import MessageFilter, SqlFilter, TagFilter
 from quarry_mq.server.tasks import TimeSlice, until_set
@@ -209,6 +210,19 @@ class Wanted(NamedTuple):
     wish: MessageWish = EVERYTHING
 
 
+class DamagedMessage(NamedTuple):
+    """A message that a page leaves out, because its record is damaged."""
+
+    queue: QueueId
+    offset: QueueOffset
+    reason: str
+
+    @property
+    def command(self) -> str:
+        """Return the command with which a group goes on behind the message."""
+        return command_past(self.queue, self.offset)
+
+
 class Found(NamedTuple):
     """A page that was read. `next` is for `Wanted.beyond`; None when there was nothing further when the call began.
 
@@ -221,14 +235,17 @@ class Found(NamedTuple):
     next: PhysicalOffset | None
     looked_at: int
     looked_up_to_ms: int | None
+    damaged: list[DamagedMessage]
 
 
 class MessageBrowser:
     """Reads pages of messages. Lives on the event loop's thread."""
 
-    def __init__(self, store: BrowsedStore, log: LogBeginning) -> None:
+    def __init__(self, store: BrowsedStore, log: LogBeginning, report: Callable[[Exception], None]) -> None:
+        """`report` is called with the damage that a page goes past."""
         self._store = store
         self._log = log
+        self._report = report
 
     def has_queue(self, topic: str, queue: int, count: int) -> bool:
         """Return whether a topic of `count` queues has this queue, or once had it."""
@@ -236,9 +253,10 @@ class MessageBrowser:
         return 0 <= queue < count or any(each.number == queue for each in ends)
 
     async def find(self, selected: Selected, wanted: Wanted, time_slice: TimeSlice) -> Found:
-        """Read a page. Raises StoreDamaged: damage is never skipped, except what an operator gave up and what expires.
+        """Read a page. A damaged record is named in the page and reported, and counts as one of its messages.
 
-        Raises TooMuchForOneCall if too many queues have messages between the page and the end of the log.
+        Raises StoreDamaged for other damage than that of a record, and TooMuchForOneCall if too many queues have
+        messages between the page and the end of the log.
         """
         merge = _Merge(self._store, self._log, selected.topic, wanted)
         await merge.begin(selected, time_slice)
@@ -250,10 +268,11 @@ class MessageBrowser:
             try:
                 if not await page.take(entry, time_slice):
                     return await page.found(time_slice, has_more=page.is_full)
-            except StoreDamaged:
+            except StoreDamaged as damage:
                 if entry.physical_offset >= self._log.minimum:
-                    raise
-                # the message has expired since its entry was read
+                    page.pass_over(merge.queue, entry, damage)
+                    self._report(damage)
+                # otherwise the message has expired since its entry was read
             merge.step()
         return await page.found(time_slice, has_more=False)
 
@@ -271,6 +290,7 @@ class _Page:
         self._skipped = 0
         self._looked_at = 0
         self._last: ConsumeQueueEntry | None = None
+        self._damaged: list[DamagedMessage] = []
         self.is_full = False
 
     async def take(self, entry: ConsumeQueueEntry, time_slice: TimeSlice) -> bool:
@@ -288,14 +308,25 @@ class _Page:
                 message = None
             if message is not None and not await self._take(entry, message, time_slice):
                 return False
+        self._looked(entry)
+        return True
+
+    def pass_over(self, queue: QueueId, entry: ConsumeQueueEntry, damage: StoreDamaged) -> None:
+        """Note a message whose record is damaged, unless it was surely stored outside the page's times."""
+        stored_ms = entry.store_timestamp_ms
+        if stored_ms is None or self._wanted.begin_ms <= stored_ms <= self._wanted.end_ms:
+            self._damaged.append(DamagedMessage(queue, entry.queue_offset, damage.place))
+        self._looked(entry)
+
+    def _looked(self, entry: ConsumeQueueEntry) -> None:
+        wanted = self._wanted
         self._last = entry
         self._looked_at += 1
         self.is_full = (
-            len(self._messages) == wanted.limit
+            len(self._messages) + len(self._damaged) >= wanted.limit
             or self._looked_at >= wanted.looked_at_max
             or self._read >= wanted.read_max
         )
-        return True
 
     async def _take(self, entry: ConsumeQueueEntry, message: StoredMessage, time_slice: TimeSlice) -> bool:
         wanted = self._wanted
@@ -324,6 +355,7 @@ class _Page:
             last.physical_offset if has_more and last is not None else None,
             self._looked_at,
             None if last is None else _time_of(self._store, last),
+            self._damaged,
         )
 
 
@@ -408,6 +440,11 @@ class _Merge:
             else:
                 return entries[-1]
         return None
+
+    @property
+    def queue(self) -> QueueId:
+        """The queue of the entry that `first` returned."""
+        return QueueId(self._topic, self._heap[0][1])
 
     def step(self) -> None:
         """Move past the entry that `first` returned."""

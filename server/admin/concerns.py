@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from heapq import nlargest
 from shlex import quote as quoted
@@ -19,13 +20,13 @@ from urllib.parse import quote
 
 import structlog
 
-from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.server.admin.dead_letter_box import DeadLetterBox, Unsent
 from quarry_mq.server.admin.sources import Sources
-from quarry_mq.server.delivery.fetch import DamagedQueue
 from quarry_mq.server.lag.stuck_groups import SHOWN, Stuck, StuckGroup
 from quarry_mq.server.process.certificates import WARN_BEFORE_S
 from quarry_mq.server.wire.status import without_places
+from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange, StoreDamaged
+from quarry_mq.store.message import PhysicalOffset
 
 DISPATCH_LAG_BYTES: Final = 64 << 20
 """Bytes of dispatch lag that flushes and batches do not cause on a disk that keeps up."""
@@ -87,9 +88,22 @@ class Concerns:
         return told
 
     def steps(self) -> Iterator[None]:
-        """Note since when each concern is there, and count them."""
+        """Forget damage that is gone, note since when each concern is there, and count them."""
+        yield from self._forget_damage()
         yield
         self.counts = Counter((each.kind, each.severity.value) for each in self.now())
+
+    def _forget_damage(self) -> Iterator[None]:
+        """Read the damaged records once more: they may have expired, or were on a disk that gave other bytes."""
+        its = self._sources.components
+        for each in its.edge.error_reporter.damage():
+            if each.record_at is None:
+                continue
+            yield
+            with suppress(StoreDamaged, OSError):
+                with suppress(OffsetOutOfRange, MessageGivenUp):
+                    its.store.messages.record_at(PhysicalOffset(each.record_at))
+                its.edge.error_reporter.forget(each)
 
     def _log_clock(self, *, was_set_back: bool) -> None:
         if was_set_back == ((CLOCK_SET_BACK, "") in self._since_ms):
@@ -140,7 +154,7 @@ def _damage(sources: Sources) -> Iterator[Concern]:
             f"its message {each.offset} is damaged. The command goes on behind the message, which is then lost for the "
             "group",
             _page("groups", each.group),
-            _past(each),
+            each.command,
             now_ms - int(1000 * (now_s - each.at_s)),
             f"{each.group}/{each.queue.topic}/{each.queue.number}",
         )
@@ -151,7 +165,7 @@ def _damage(sources: Sources) -> Iterator[Concern]:
         Concern(
             "damage-met",
             Severity.FAULT,
-            f"damaged data was met: {each.text}",
+            f"damaged data was met: {each.text}. {_DATABASE_DAMAGED if each.is_database else _RECORD_DAMAGED}",
             "storage",
             f"quarry recover STORE --{'rebuild-queues' if each.is_database else 'replace-damaged'} --dry-run",
             now_ms - int(1000 * (now_s - each.first_s)),
@@ -162,12 +176,11 @@ def _damage(sources: Sources) -> Iterator[Concern]:
     yield from _first(met, "damaged places: see the broker's log", "storage", "quarry verification begin --wait")
 
 
-def _past(place: DamagedQueue) -> str:
-    group, queue = quoted(place.group), place.queue
-    if is_light_queue(queue.topic):  # the offset of a lite topic cannot be set by hand
-        return f"quarry group show {group}"
-    place_of = f"--topic {quoted(queue.topic)} --queue {queue.number}"
-    return f"quarry group reset-offset {group} {place_of} --to {place.offset + 1}"
+_RECORD_DAMAGED: Final = (
+    "Groups go on behind a damaged message with `quarry group reset-offset`; the record stays damaged until it expires "
+    "or is given up. Stop the broker first"
+)
+_DATABASE_DAMAGED: Final = "Stop the broker first; the queues are made anew from the log"
 
 
 def _errors(sources: Sources) -> Iterator[Concern]:

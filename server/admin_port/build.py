@@ -54,7 +54,7 @@ def make_operators_look(
     store, clock, error_reporter = its.store, its.clock, its.edge.error_reporter
     look = StorageLook(store, maintenance.key_index, lambda: maintenance.retention.settings, clock)
     pending = PendingLook(store.messages, its.sends.delays, checks, stats=waiting, worker=look.worker, clock=clock)
-    browser = MessageBrowser(store.messages, store.expiry)
+    browser = MessageBrowser(store.messages, store.expiry, error_reporter.report)
     pacing = Pacing(clock)
     browsing = BrowsingService(
         store.topics,

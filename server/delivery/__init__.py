@@ -3,7 +3,7 @@ here.
 """
 
 from quarry_mq.server.delivery.delivery import Delivery
-from quarry_mq.server.delivery.fetch import DeadLetters, Forwarded
+from quarry_mq.server.delivery.fetch import DeadLetters, Forwarded, command_past
 from quarry_mq.server.delivery.handles import ReceiptHandle
 from quarry_mq.server.delivery.model import Delivered, MessageSource, ReceiveRequest
 from quarry_mq.server.delivery.retry_topics import retry_topic_name
@@ -23,5 +23,6 @@ __all__ = [
     "StateWriter",
     "Subscription",
     "WaitingPoll",
+    "command_past",
     "retry_topic_name",
 ]

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from shlex import quote as quoted
 from typing import Final, NamedTuple, Protocol
 
+from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.server.append.copies import is_final
 from quarry_mq.server.counters import ReceiveStages
 from quarry_mq.server.delivery.deliveries import Deliveries, Event, State
@@ -134,6 +136,14 @@ class _Outcome(Enum):
 DAMAGED_QUEUES_MAX: Final = 256
 
 
+def command_past(queue: QueueId, offset: QueueOffset, group: str | None = None) -> str:
+    """Return the command that moves a group behind a damaged record; without a group, GROUP stands for its name."""
+    name = "GROUP" if group is None else quoted(group)
+    if is_light_queue(queue.topic):  # the offset of a lite topic cannot be set by hand
+        return f"quarry group show {name}"
+    return f"quarry group reset-offset {name} --topic {quoted(queue.topic)} --queue {queue.number} --to {offset + 1}"
+
+
 class DamagedQueue(NamedTuple):
     """A damaged record holds up a group in this queue. `at_s` is the monotonic time at which the group met it."""
 
@@ -141,6 +151,10 @@ class DamagedQueue(NamedTuple):
     queue: QueueId
     offset: QueueOffset
     at_s: float
+
+    @property
+    def command(self) -> str:
+        return command_past(self.queue, self.offset, self.group)
 
 
 class DamagedQueues:
@@ -505,8 +519,11 @@ class Fetch:
         except MessageGivenUp as gone:
             self._report(gone, subscription)
             return None
-        except StoreDamaged:
+        except StoreDamaged as damage:
             self.damaged_queues.note(subscription.group, queue, entry.queue_offset)
+            if not is_light_queue(queue.topic):
+                command = command_past(queue, entry.queue_offset, subscription.group)
+                damage.remedy = f"the group goes on behind the message with: {command}"
             raise
 
     def _report(self, failure: Exception, subscription: Subscription) -> None:

@@ -22,12 +22,13 @@ log = structlog.get_logger(__name__)
 
 class Damage(NamedTuple):
     """A damaged place. `is_database`: a table of a database, and not a record or another file. `first_s` is the
-    monotonic time at which it was first met.
+    monotonic time at which it was first met, `record_at` the log offset of a record.
     """
 
     text: str
     is_database: bool
     first_s: float
+    record_at: int | None = None
 
 
 class ErrorReporter:
@@ -56,8 +57,14 @@ class ErrorReporter:
         return [text for text, at_s in logged if now_s - at_s < REPEATED_AFTER_S and text not in self._damage]
 
     def damage(self) -> list[Damage]:
-        """Return the damaged places that were met since the start, the last one first: they stay until a repair."""
+        """Return the damaged places that were met since the start, the last one first, without those forgotten."""
         return list(reversed(self._damage.values()))
+
+    def forget(self, damage: Damage) -> None:
+        """Drop a damaged place that is whole again, or is gone; whoever meets it again is told again."""
+        if self._damage.pop(damage.text, None) is not None:
+            self._logged_s.pop(damage.text, None)
+            log.info("damage is gone", place=damage.text)
 
     def report(self, error: Exception, **where: object) -> None:
         """Log the error, unless it is expected or was logged recently; `where` is logged with it."""
@@ -70,8 +77,7 @@ class ErrorReporter:
             return
         if isinstance(error, StoreDamaged | EngineCorrupt):
             self._damage_met()
-            self._note_damage(error)
-            if self._is_due(str(error)):
+            if self._is_due(self._note_damage(error)):
                 log.error("damaged data", error=str(error), **where)
             return
         if isinstance(error, SecretsUnreadable):
@@ -90,10 +96,13 @@ class ErrorReporter:
             return
         log.error("call failed", exc_info=error, **where)
 
-    def _note_damage(self, error: StoreDamaged | EngineCorrupt) -> None:
-        text = str(error)
-        if text not in self._damage and len(self._damage) < PLACES_MAX:
-            self._damage[text] = Damage(text, isinstance(error, EngineCorrupt), self._clock.monotonic_s())
+    def _note_damage(self, error: StoreDamaged | EngineCorrupt) -> str:
+        """Return the place that is damaged, the same for all who meet it."""
+        place, record_at = (error.place, error.record_at) if isinstance(error, StoreDamaged) else (str(error), None)
+        if place not in self._damage and len(self._damage) < PLACES_MAX:
+            is_database = isinstance(error, EngineCorrupt)
+            self._damage[place] = Damage(place, is_database, self._clock.monotonic_s(), record_at)
+        return place
 
     def _is_due(self, place: str) -> bool:
         logged_s, now_s = self._logged_s, self._clock.monotonic_s()

@@ -28,7 +28,7 @@ class Bench:
     def __init__(self, store: OpenStore, clock: ManualClock, runner: asyncio.Runner) -> None:
         self.store = store
         self.clock = clock
-        self.browser = MessageBrowser(store.messages, store.expiry)
+        self.browser = MessageBrowser(store.messages, store.expiry, lambda _: None)
         self._runner = runner
         self._names = (f"topic-{number}" for number in count())
 

@@ -162,7 +162,7 @@ def test_a_lite_topic_is_browsed_and_followed_by_its_own_offsets(broker: Served)
     assert (bodies(followed), followed.messages[0].lite_offset) == ([b"5"], 1)
 
 
-def test_a_damaged_record_is_told_and_one_that_was_given_up_is_passed_over(tmp_path: Path) -> None:
+def test_damaged_records_and_those_that_were_given_up_are_passed_over_and_the_damaged_told(tmp_path: Path) -> None:
     with served(tmp_path) as broker:
         topic = broker.topic(queues=1)
         broker.send(topic, b"0", b"to be damaged", b"2")
@@ -174,17 +174,22 @@ def test_a_damaged_record_is_told_and_one_that_was_given_up_is_passed_over(tmp_p
             file.seek(place + damaged.message.record.index(b"damaged"))
             file.write(b"DAMAGED")
         for is_ascending in (False, True):
-            request = pb.BrowseMessagesRequest(topic=topic, is_ascending=is_ascending)
-            assert broker.refused(broker.browsing.BrowseMessages, request).startswith(
-                f"DATA_LOSS commitlog/{segment.name}"
-            )
-        assert bodies(broker.browse(topic, limit=1)) == [b"2"]
+            found = broker.browse(topic, is_ascending=is_ascending)
+            assert sorted(bodies(found)) == [b"0", b"2"]
+            [told] = found.damaged
+            assert (told.queue, told.offset) == (0, 1)
+            assert told.reason.startswith(f"commitlog/{segment.name}: the record at offset {place}, ")
+            assert told.command == f"quarry group reset-offset GROUP --topic {topic} --queue 0 --to 2"
+        assert not broker.browse(topic, limit=1).damaged
+        second = broker.browse(topic, limit=1, cursor=broker.browse(topic, limit=1).next)
+        assert (bodies(second), [each.offset for each in second.damaged]) == ([], [1])
+        assert bodies(broker.browse(topic, limit=1, cursor=second.next)) == [b"0"]
         with segment.open("r+b") as file:
             for at, replacement in encode_replacement(place, size, 0, closes_segment=False):
                 file.seek(at)
                 file.write(replacement)
         found = broker.browse(topic)
-        assert (bodies(found), found.looked_at) == ([b"2", b"0"], 3)
+        assert (bodies(found), found.looked_at, len(found.damaged)) == ([b"2", b"0"], 3, 0)
 
 
 # -- messages as they come

@@ -180,11 +180,13 @@ async def _a_damaged_record_that_holds_up_a_queue(directory: Path) -> None:
         for body in (b"first", b"to be damaged", b"third"):
             await producer.sent(message("orders", body))
         flip(at.store / "commitlog", b"to be damaged")
-        with capture_logs():
+        with capture_logs() as logged:
             first = await client.receive("billing", "orders", count=1, polling_s=2)
             await client.ack("billing", "orders", *first.handles)
             await client.receive("billing", "orders", count=1, polling_s=2)
 
+        [line] = [each for each in logged if each["event"] == "damaged data"]
+        assert line["error"].endswith("quarry group reset-offset billing --topic orders --queue 0 --to 2")
         found = await at.until(lambda kinds: {"queue-blocked", "damage-met"} <= kinds.keys())
         blocked = found["queue-blocked"]
         assert blocked.severity == found["damage-met"].severity == pb.CONCERN_SEVERITY_FAULT
@@ -194,8 +196,11 @@ async def _a_damaged_record_that_holds_up_a_queue(directory: Path) -> None:
         await at.cure(blocked)
         left = await at.until(lambda kinds: "queue-blocked" not in kinds)
         assert "damage-met" in left, "the record is damaged still"
+        assert "Groups go on behind a damaged message with `quarry group reset-offset`" in left["damage-met"].text
         third = await client.receive("billing", "orders", count=1, polling_s=2)
         assert [each.body for each in third.messages] == [b"third"]
+        flip(at.store / "commitlog", bytes([b"t"[0] ^ 1]) + b"o be damaged")
+        await at.until(lambda kinds: "damage-met" not in kinds)
 
 
 def flip(log: Path, content: bytes) -> None:

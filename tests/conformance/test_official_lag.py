@@ -282,9 +282,12 @@ def test_what_is_damaged_has_no_age_and_none_is_made_up(with_broker: WithBroker,
         async with official(broker) as admin:
             spans = await admin.QueryTimeSpan(pb.QueryTimeSpanRequest(group=resource("billing")))
             messages = await admin.QueryMessage(pb.ListMessageRequest(topic=resource(topic)))
-        assert (spans.status.code, "queue 0" in spans.status.message) == (definition.INTERNAL_SERVER_ERROR, True)
-        assert not spans.queue_time_span_list
-        assert (messages.status.code, log.name in messages.status.message) == (definition.INTERNAL_SERVER_ERROR, True)
+        past = "quarry group reset-offset billing --topic orders --queue 0 --to 1"
+        assert (spans.status.code, past in spans.status.message) == (definition.OK, True)
+        assert [each.delay_time_ms for each in spans.queue_time_span_list] == [-1]
+        assert (messages.status.code, len(messages.messages)) == (definition.OK, 0)
+        assert log.name in messages.status.message
+        assert "quarry group reset-offset GROUP --topic orders --queue 0 --to 1" in messages.status.message
 
     with_broker(test)
 

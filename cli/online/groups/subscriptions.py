@@ -78,7 +78,8 @@ def forget(
 def times(name: Name, *, topic: OnlyTopic = None, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
     """Show when the first and last messages of each queue that a group reads were stored, and how far it has read.
 
-    The delay is the age of the oldest message that the group has not been given.
+    The delay is the age of the oldest message that the group has not been given; it is unknown if that message cannot
+    be read, and standard error has the command that goes on behind it.
     """
     topics = [] if topic is None else [definition.Resource(name=topic)]
     request = pb.QueryTimeSpanRequest(group=definition.Resource(name=name), topics=topics)
@@ -121,7 +122,7 @@ def _time_fields(span: Any) -> dict[str, object]:
         "firstStoredAt": _time_or_none(span.min_timestamp),
         "lastStoredAt": _time_or_none(span.max_timestamp),
         "readUpTo": _time_or_none(span.consume_timestamp),
-        "delaySeconds": span.delay_time_ms / 1000,
+        "delaySeconds": None if span.delay_time_ms < 0 else span.delay_time_ms / 1000,
     }
 
 

@@ -15,7 +15,7 @@ from quarry_mq.cli.online.messages.consume import Topic, show, terminated_as_int
 from quarry_mq.cli.online.messages.message_query import CALL_TIMEOUT_S
 from quarry_mq.cli.records import Record, decoded, message_of
 from quarry_mq.cli.terminal.exit import Exit
-from quarry_mq.cli.terminal.text import say
+from quarry_mq.cli.terminal.text import say, word
 from quarry_mq.cli.terminal.times import DATE, past_ms
 from quarry_mq.client.requests import body_of
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
@@ -76,12 +76,14 @@ def browse(
 ) -> None:
     """Show the messages of a topic, the newest first by default. No group is created, and no group is affected.
 
-    Without --limit the first 50, with --follow any number. The broker filters. Exit code 1 when there are none.
+    Without --limit the first 50, with --follow any number. The broker filters. A damaged record is passed over, with a
+    note on standard error that has the command with which a group goes on behind it. Exit code 1 when there are no
+    messages, or when damaged records were passed over.
     """
     if sql and tags:
         raise typer.BadParameter("not allowed together with --tag", param_hint="--sql")
     chosen = pb.MessageFilter(expression=sql or tags, is_sql=bool(sql), body_contains=contains.encode())
-    shown = 0
+    shown, damaged = 0, list[pb.DamagedMessage]()
     with suppress(KeyboardInterrupt), terminated_as_interrupted(), service_port(admin, BrowsingServiceStub) as broker:
         if follow:
             if start != LATEST or backwards:
@@ -97,12 +99,12 @@ def browse(
             limit = limit or 50
             _begin(page, start)
             page.limit = min(limit, PAGE_ROWS)
-            found = _pages(broker, page)
+            found = _pages(broker, page, damaged)
         for each in islice(found, limit):
             shown += 1
             record = decoded(each.message, admin)
             show(_message(each.topic, record), record, as_json=as_json)
-    raise typer.Exit(Exit.FINE if shown or follow else Exit.FINDING)
+    raise typer.Exit(Exit.FINE if (shown or follow) and not damaged else Exit.FINDING)
 
 
 def _begin(request: pb.BrowseMessagesRequest, start: str) -> None:
@@ -121,10 +123,16 @@ def _begin(request: pb.BrowseMessagesRequest, start: str) -> None:
         request.stored_ms = stored_ms
 
 
-def _pages(broker: BrowsingServiceStub, request: pb.BrowseMessagesRequest) -> Iterator[pb.BrowsedMessage]:
-    """Yield the messages page after page."""
+def _pages(
+    broker: BrowsingServiceStub, request: pb.BrowseMessagesRequest, damaged: list[pb.DamagedMessage]
+) -> Iterator[pb.BrowsedMessage]:
+    """Yield the messages page after page; damaged ones are told of on standard error and added to `damaged`."""
     while True:
         answer = broker.BrowseMessages(request, timeout=CALL_TIMEOUT_S)
+        for each in answer.damaged:
+            say(f"queue {each.queue}, offset {each.offset} is passed over: {word(each.reason, err=True)}", err=True)
+            say(f"a group goes on behind it with: {word(each.command, err=True)}", err=True)
+        damaged += answer.damaged
         yield from answer.messages
         if not answer.HasField("next"):
             return

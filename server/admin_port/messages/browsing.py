@@ -38,6 +38,7 @@ from quarry_mq.server.admin_port.calls.edge import (
 from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.server.security.credentials import Access
 from quarry_mq.server.tasks import Pacing
+from quarry_mq.server.wire.status import without_places
 from quarry_mq.store.commitlog import CommitLogReader
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
 from quarry_mq.store.errors import Invalid, OffsetOutOfRange, TopicNotFound
@@ -121,6 +122,15 @@ class BrowsingService(BrowsingServiceServicer):
             messages=self._messages(found.messages, found.entries, chosen),
             looked_at=found.looked_at,
             looked_up_to_ms=found.looked_up_to_ms,
+            damaged=[
+                pb.DamagedMessage(
+                    queue=each.queue.number,
+                    offset=each.offset,
+                    reason=without_places(each.reason),
+                    command=each.command,
+                )
+                for each in found.damaged
+            ],
         )
         if found.next is not None:
             answer.next = pack_cursor(

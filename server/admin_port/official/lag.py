@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.admin_port.official.edge import ROWS_MAX, Names, cut
+from quarry_mq.server.delivery import command_past
 from quarry_mq.server.lag.group_progress import NOTHING, Accumulation, Budget, GroupProgress
 from quarry_mq.server.tasks import Pacing, TimeSlice
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.server.wire.validate import check_count
-from quarry_mq.store.message import QueueId
+from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.metadata.lite import light_queue_name, parse_light_queue_name
 
 _Accumulation = pb.DescribeGroupAccumulationResponse.GroupAccumulation
+UNKNOWN: Final = -1
+"""The delay of a queue whose next message cannot be read."""
+NAMED: Final = 3
+"""Queues with such a message that are named."""
+
 _TimeSpan = pb.QueryTimeSpanResponse.QueueTimeSpan
 
 
@@ -101,6 +108,7 @@ class LagCalls:
             if not self._progress.reads(group, topic.name):
                 raise _never_read(group, topic.name)
         answer = pb.QueryTimeSpanResponse()
+        unreadable = list[str]()
         async with self._pacing.turn() as time_slice:
             if not topics:
                 names = (await self._progress.read_topics(group, time_slice, Budget(), light_queues=False)).topics
@@ -111,18 +119,31 @@ class LagCalls:
                     if len(answer.queue_time_span_list) == ROWS_MAX:
                         cut(answer, "queues")
                         return answer
-                    self._fill_span(answer.queue_time_span_list.add(), group, queue)
+                    if not self._fill_span(span := answer.queue_time_span_list.add(), group, queue):
+                        span.delay_time_ms = UNKNOWN
+                        unreadable.append(self._unreadable(group, queue))
+        if unreadable:
+            more = f"; {len(unreadable) - NAMED} more queues are like this" if len(unreadable) > NAMED else ""
+            answer.status.code = definition.OK
+            answer.status.message = "; ".join(unreadable[:NAMED]) + more
         return answer
 
-    def _fill_span(self, span: _TimeSpan, group: str, queue: QueueId) -> None:
-        """Fill in a queue's times. Raises Refused if the age of the group's next message cannot be known."""
+    def _unreadable(self, group: str, queue: QueueId) -> str:
+        offset = QueueOffset(self._progress.position(group, queue).next_offset)
+        return (
+            f"message {offset} of queue {queue.number} of topic {queue.topic} cannot be read, so the delay there is "
+            f"unknown: if its record is damaged, go on behind it with: {command_past(queue, offset, group)}"
+        )
+
+    def _fill_span(self, span: _TimeSpan, group: str, queue: QueueId) -> bool:
+        """Fill in a queue's times; return False if the age of the group's next message cannot be known."""
         position = self._progress.position(group, queue)
         span.message_queue.topic.name = queue.topic
         span.message_queue.id = queue.number
         span.message_queue.broker.name = self._broker_name
         begin, end = position.bounds
         if begin == end:
-            return
+            return True
         span.min_timestamp = self._progress.stored_ms(queue, begin) or 0
         span.max_timestamp = self._progress.stored_ms(queue, end - 1) or 0
         if position.next_offset > begin:
@@ -130,9 +151,9 @@ class LagCalls:
         if position.ready:
             since_ms = self._progress.stored_ms(queue, position.next_offset)
             if since_ms is None:
-                reason = f"the next message of queue {queue.number} of topic {queue.topic} cannot be read: its delay"
-                raise Refused(definition.INTERNAL_SERVER_ERROR, f"{reason} is unknown")
+                return False
             span.delay_time_ms = max(0, self._clock.wall_ms() - since_ms)
+        return True
 
     def _topics(self, group: str, named: Sequence[definition.Resource]) -> Sequence[Topic]:
         """Return each topic once. Raises Refused for one that the group has never read, whose lag is not defined.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from quarry_mq.protocol.clock import Clock
@@ -11,13 +11,13 @@ from quarry_mq.protocol.messages.property_names import KEYS, UNIQUE_KEY
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.times import to_ms
-from quarry_mq.server.admin.browsing import MessageBrowser, Selected, Wanted
+from quarry_mq.server.admin.browsing import DamagedMessage, MessageBrowser, Selected, Wanted
 from quarry_mq.server.admin_port.calls.edge import as_caller_may_see, caller_may_see
 from quarry_mq.server.admin_port.official.edge import Names
 from quarry_mq.server.maintenance.key_index import FOUND_MAX, KeyIndex
 from quarry_mq.server.tasks import Pacing
 from quarry_mq.server.wire.messages import fill_message
-from quarry_mq.server.wire.status import Refused
+from quarry_mq.server.wire.status import Refused, without_places
 from quarry_mq.store.index import TIME_MAX_MS
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.metadata import Topic
@@ -136,6 +136,8 @@ class QueryCalls:
             for message in found.messages:
                 await time_slice.pause()
                 _add(answer, message, topic)
+        if found.damaged:
+            _note(answer, _passed_over(found.damaged))
         if found.next is not None:
             answer.scroll_id = f"{found.looked_up_to_ms or 0}-{found.next}"
         return answer
@@ -199,6 +201,13 @@ def _add(answer: pb.ListMessageResponse, stored: StoredMessage, topic: Topic) ->
     # the message was looked at, not delivered
     target.system_properties.ClearField("receipt_handle")
     target.system_properties.ClearField("delivery_attempt")
+
+
+def _passed_over(damaged: Sequence[DamagedMessage]) -> str:
+    first, count = damaged[0], len(damaged)
+    records = "a damaged record was" if count == 1 else f"{count} damaged records were"
+    text = f"{records} passed over: offset {first.offset} of queue {first.queue.number}, {first.reason}"
+    return without_places(f"{text}; a group goes on behind the message with: {first.command}")
 
 
 def _note(answer: pb.ListMessageResponse, text: str) -> None:

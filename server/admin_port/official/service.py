@@ -476,7 +476,7 @@ def official_admin(
     queries = QueryCalls(
         names,
         maintenance.key_index,
-        MessageBrowser(store.messages, store.expiry),
+        MessageBrowser(store.messages, store.expiry, its.edge.error_reporter.report),
         pacing,
         broker_name=facts.name,
         clock=clock,

@@ -195,6 +195,20 @@ export function unread(files) {
   );
 }
 
+function passedOver(damaged) {
+  return (
+    (damaged ?? []).length > 0 &&
+    h(
+      "div",
+      { class: "notice bad" },
+      h("p", null, "✖ Damaged records are passed over. A group goes on behind one with the command."),
+      damaged.map((one) =>
+        h("p", null, `Queue ${one.queue}, offset ${one.offset}: ${one.reason} `, h("code", null, one.command)),
+      ),
+    )
+  );
+}
+
 export function filterOf(values) {
   const filter = { expression: values.expression.trim(), isSql: values.sql, bodyContains: base64Of(values.has) };
   return filter.expression || values.has ? filter : undefined;
@@ -221,6 +235,7 @@ async function browse(view, topic, values, pages, refresh) {
   const answer = await view.call("BrowsingService/BrowseMessages", request);
   const isEarly = isKnown(answer.lookedAt) && answer.next !== undefined && answer.messages.length < request.limit;
   return [
+    passedOver(answer.damaged),
     messagesTable("Messages", answer.messages.map(messageOf), {
       empty: answer.next === undefined ? "There are none." : "None so far; Next continues the search.",
     }),

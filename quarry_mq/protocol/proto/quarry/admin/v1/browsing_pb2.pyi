@@ -54,16 +54,30 @@ class BrowsedMessage(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., queue: _Optional[int] = ..., offset: _Optional[int] = ..., message: _Optional[_Union[_query_pb2.FoundMessage, _Mapping]] = ..., lite_offset: _Optional[int] = ...) -> None: ...
 
 class BrowseMessagesResponse(_message.Message):
-    __slots__ = ("messages", "next", "looked_at", "looked_up_to_ms")
+    __slots__ = ("messages", "next", "looked_at", "looked_up_to_ms", "damaged")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
     LOOKED_AT_FIELD_NUMBER: _ClassVar[int]
     LOOKED_UP_TO_MS_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[BrowsedMessage]
     next: bytes
     looked_at: int
     looked_up_to_ms: int
-    def __init__(self, messages: _Optional[_Iterable[_Union[BrowsedMessage, _Mapping]]] = ..., next: _Optional[bytes] = ..., looked_at: _Optional[int] = ..., looked_up_to_ms: _Optional[int] = ...) -> None: ...
+    damaged: _containers.RepeatedCompositeFieldContainer[DamagedMessage]
+    def __init__(self, messages: _Optional[_Iterable[_Union[BrowsedMessage, _Mapping]]] = ..., next: _Optional[bytes] = ..., looked_at: _Optional[int] = ..., looked_up_to_ms: _Optional[int] = ..., damaged: _Optional[_Iterable[_Union[DamagedMessage, _Mapping]]] = ...) -> None: ...
+
+class DamagedMessage(_message.Message):
+    __slots__ = ("queue", "offset", "reason", "command")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    queue: int
+    offset: int
+    reason: str
+    command: str
+    def __init__(self, queue: _Optional[int] = ..., offset: _Optional[int] = ..., reason: _Optional[str] = ..., command: _Optional[str] = ...) -> None: ...
 
 class TailMessagesRequest(_message.Message):
     __slots__ = ("topic", "lite_topic", "queue", "filter", "messages_per_second_max", "ends_after_ms")
