@@ -88,11 +88,14 @@ def _findings(config: Path | None, store: Path | None, context: Context | None) 
     yield from places.store_times(settings, clock)
     yield from certificate.certificate(settings, clock)
     yield from live.broker(answer, settings)
-    yield from live.concerns(answer, settings, context)
+    concerns = list(live.concerns(answer, settings, context))
+    yield from concerns
     if answer is None:
         yield from network.ports(settings)
     else:
-        yield from live.health(settings, clock, None if context is None else context.tls_ca)
+        authority = None if context is None else context.tls_ca
+        is_told = any(each.verdict is Verdict.FAULT for each in concerns)
+        yield from live.health(settings, clock, authority, is_told=is_told)
     yield from network.operators(settings)
     yield from network.advertised(settings, context, is_served=answer is not None)
     yield from places.store(settings, is_served=is_served)

@@ -24,9 +24,6 @@ from quarry_mq.server.settings.broker_settings import BrokerSettings
 CLOCK_SLACK_S: Final = 5.0
 """Seconds by which clocks may differ: HTTP gives the time in whole seconds, and a call takes a moment."""
 
-LAG_BYTES_MAX: Final = 64 << 20
-"""Bytes of the log invisible to consumers above which a warning is given: more than a broker dispatches in a moment."""
-
 
 def ask(settings: BrokerSettings, context: Context | None) -> Answer | None:
     """Ask the admin port of the context, or else `network.admin`, which broker it is; None: no answer."""
@@ -71,9 +68,6 @@ def _told(told: Told, address: str, settings: BrokerSettings) -> Iterator[Findin
         yield warning("broker", f"{seen}; {version(DISTRIBUTION)} is installed", advice)
     else:
         yield fine("broker", seen)
-    if told.invisible_bytes > LAG_BYTES_MAX:
-        lag = f"{told.invisible_bytes >> 20} MiB of the log are not visible to consumers yet"
-        yield warning("broker", lag, "`quarry stats` and the stage metrics of /metrics show the cause")
 
 
 def concerns(answer: Answer | None, settings: BrokerSettings, context: Context | None) -> Iterator[Finding]:
@@ -93,8 +87,13 @@ def concerns(answer: Answer | None, settings: BrokerSettings, context: Context |
         yield fine("concerns", "the broker has none")
 
 
-def health(settings: BrokerSettings, clock: Clock, authority: Path | None) -> Iterator[Finding]:
-    """Check `/readyz`, and the difference between the broker's clock and this one."""
+def health(
+    settings: BrokerSettings, clock: Clock, authority: Path | None, *, is_told: bool = False
+) -> Iterator[Finding]:
+    """Check `/readyz`, and the difference between the broker's clock and this one.
+
+    If the broker `is_told` to have concerns, those say what it refuses.
+    """
     network = settings.network
     url = f"http{'s' if network.http_tls else ''}://{Address.parse(network.http).from_here}/readyz"
     try:
@@ -102,7 +101,9 @@ def health(settings: BrokerSettings, clock: Clock, authority: Path | None) -> It
     except (OSError, ValueError) as error:
         yield unknown("health", f"{url}: {error}")
         return
-    if status != 200 or "refused" in text:
+    if is_told and ("refused" in text or "poisoned" in text):
+        pass  # one of the concerns says so, with its command
+    elif status != 200 or "refused" in text:
         yield fault("health", text.strip() or f"status {status}", "docs/faults.md explains causes and remedies")
     else:
         yield fine("health", text.strip())

@@ -23,7 +23,9 @@ import structlog
 from quarry_mq.server.admin.dead_letter_box import DeadLetterBox, Unsent
 from quarry_mq.server.admin.sources import Sources
 from quarry_mq.server.lag.stuck_groups import SHOWN, Stuck, StuckGroup
+from quarry_mq.server.observability.error_reporter import Damage
 from quarry_mq.server.process.certificates import WARN_BEFORE_S
+from quarry_mq.server.process.host_commands import HostCommands
 from quarry_mq.server.wire.status import without_places
 from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange, StoreDamaged
 from quarry_mq.store.message import PhysicalOffset
@@ -64,8 +66,15 @@ class Concern(NamedTuple):
 class Concerns:
     """Makes the list. Lives on the event loop's thread; `counts` may be read on any."""
 
-    def __init__(self, sources: Sources, unsent: UnsentDeadLetters, loop_late_s: Callable[[], float | None]) -> None:
+    def __init__(
+        self,
+        sources: Sources,
+        unsent: UnsentDeadLetters,
+        loop_late_s: Callable[[], float | None],
+        host_commands: HostCommands,
+    ) -> None:
         """`loop_late_s` returns how late the event loop was in the last ten seconds."""
+        self._host_commands = host_commands
         self._sources = sources
         self._unsent = unsent
         self._loop_late_s = loop_late_s
@@ -88,12 +97,12 @@ class Concerns:
         return told
 
     def steps(self) -> Iterator[None]:
-        """Forget damage that is gone, note since when each concern is there, and count them."""
-        yield from self._forget_damage()
+        """Drop damage that is gone, note since when each concern is there, and count them."""
+        yield from self._drop_damage()
         yield
         self.counts = Counter((each.kind, each.severity.value) for each in self.now())
 
-    def _forget_damage(self) -> Iterator[None]:
+    def _drop_damage(self) -> Iterator[None]:
         """Read the damaged records once more: they may have expired, or were on a disk that gave other bytes."""
         its = self._sources.components
         for each in its.edge.error_reporter.damage():
@@ -103,7 +112,7 @@ class Concerns:
             with suppress(StoreDamaged, OSError):
                 with suppress(OffsetOutOfRange, MessageGivenUp):
                     its.store.messages.record_at(PhysicalOffset(each.record_at))
-                its.edge.error_reporter.forget(each)
+                its.edge.error_reporter.drop(each)
 
     def _log_clock(self, *, was_set_back: bool) -> None:
         if was_set_back == ((CLOCK_SET_BACK, "") in self._since_ms):
@@ -115,10 +124,10 @@ class Concerns:
             log.warning("the clock is behind the log", seconds=round(ahead_ms / 1000, 1))
 
     def _found(self) -> Iterator[Concern]:
-        sources = self._sources
-        yield from _health(sources)
+        sources, around = self._sources, self._host_commands
+        yield from _health(sources, around)
         yield from _damage(sources)
-        yield from _errors(sources)
+        yield from _errors(sources, around)
         yield from _clock(sources)
         yield from _disk(sources)
         yield from _access(sources)
@@ -126,14 +135,14 @@ class Concerns:
         yield from _groups(sources)
         yield from self._unsent.concerns()
         yield from _members(sources)
-        yield from _process(sources, self._loop_late_s())
+        yield from _process(sources, around, self._loop_late_s())
 
 
-def _health(sources: Sources) -> Iterator[Concern]:
+def _health(sources: Sources, around: HostCommands) -> Iterator[Concern]:
     health = sources.health.look()
     if health.reason:
         text = f"poisoned: {health.reason}; only a restart helps"
-        yield Concern("poisoned", Severity.FAULT, text, "", "systemctl restart quarry")
+        yield Concern("poisoned", Severity.FAULT, text, "", around.restart)
     if health.sends_refused:
         text = f"sends are refused: {health.sends_refused}"
         yield Concern("sends-refused", Severity.FAULT, text, "storage", "quarry storage")
@@ -165,9 +174,9 @@ def _damage(sources: Sources) -> Iterator[Concern]:
         Concern(
             "damage-met",
             Severity.FAULT,
-            f"damaged data was met: {each.text}. {_DATABASE_DAMAGED if each.is_database else _RECORD_DAMAGED}",
+            f"damaged data was met: {each.text}. {_repair(each).advice}",
             "storage",
-            f"quarry recover STORE --{'rebuild-queues' if each.is_database else 'replace-damaged'} --dry-run",
+            _repair(each).command,
             now_ms - int(1000 * (now_s - each.first_s)),
             each.text,
         )
@@ -176,15 +185,39 @@ def _damage(sources: Sources) -> Iterator[Concern]:
     yield from _first(met, "damaged places: see the broker's log", "storage", "quarry verification begin --wait")
 
 
-_RECORD_DAMAGED: Final = (
-    "Groups go on behind a damaged message with `quarry group reset-offset`; the record stays damaged until it expires "
-    "or is given up. Stop the broker first"
+class _Repair(NamedTuple):
+    advice: str
+    command: str
+
+
+_RECORD: Final = _Repair(
+    "Groups go on behind a damaged message with `quarry group reset-offset`. The command, on the stopped broker, shows "
+    "what it takes to give the record up; otherwise it leaves with its segment",
+    "quarry recover STORE --replace-damaged --dry-run",
 )
-_DATABASE_DAMAGED: Final = "Stop the broker first; the queues are made anew from the log"
+_QUEUES: Final = _Repair(
+    "The command, on the stopped broker, rebuilds the queues from the log", "quarry recover STORE --rebuild-queues"
+)
+_PENDING: Final = _Repair(
+    "Move the directory away while the broker is stopped: the next start rebuilds it from the log",
+    "mv STORE/held_rocksdb STORE/held_rocksdb.damaged",
+)
+_OTHER: Final = _Repair(
+    "The command compares everything that the broker keeps; what cannot be rebuilt comes from a backup",
+    "quarry verification begin --wait",
+)
 
 
-def _errors(sources: Sources) -> Iterator[Concern]:
-    command = "journalctl -u quarry -p err"
+def _repair(damage: Damage) -> _Repair:
+    if damage.record_at is not None:
+        return _RECORD
+    if "consumequeue" in damage.text:
+        return _QUEUES
+    return _PENDING if "held_rocksdb" in damage.text else _OTHER
+
+
+def _errors(sources: Sources, around: HostCommands) -> Iterator[Concern]:
+    command = around.log
     met = [
         Concern("error-met", Severity.FAULT, text, "", command, subject=text)
         for text in sources.components.edge.error_reporter.recent()
@@ -305,9 +338,9 @@ def _members(sources: Sources) -> Iterator[Concern]:
             yield Concern("member-unreachable", Severity.WARNING, text, "members", command, subject=name)
 
 
-def _process(sources: Sources, late_s: float | None) -> Iterator[Concern]:
+def _process(sources: Sources, around: HostCommands, late_s: float | None) -> Iterator[Concern]:
     if sources.maintenance.descriptors.concern:
-        text, command = sources.maintenance.descriptors.concern, "systemctl edit quarry"
+        text, command = sources.maintenance.descriptors.concern, around.descriptors
         yield Concern("descriptors", Severity.WARNING, f"{text} (LimitNOFILE=)", "settings", command)
     if late_s is not None and late_s >= LOOP_LATE_S:
         text = f"the event loop was {late_s:.1f} s late in the last ten seconds"

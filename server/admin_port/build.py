@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -31,6 +32,7 @@ from quarry_mq.server.maintenance.maintenance import Maintenance
 from quarry_mq.server.observability.metrics.instruments import concern_metrics
 from quarry_mq.server.observability.samples import Sampling, WaitingStats
 from quarry_mq.server.pending import TransactionChecks
+from quarry_mq.server.process.host_commands import host_commands
 from quarry_mq.server.rpc.messaging import Messaging
 from quarry_mq.server.tasks import Pacing, Supervisor
 from quarry_mq.store.metadata.lite import LiteSubscriptionTable
@@ -145,7 +147,8 @@ def make_operators_work(sources: Sources, administration: Administration) -> Ope
     )
     recording = make_recording(sources)
     unsent = UnsentDeadLetters(box, sources.background.groups_max)
-    concerns = Concerns(sources, unsent, lambda: recording.history.latest(LOOP_LATE))
+    around = host_commands(os.environ)
+    concerns = Concerns(sources, unsent, lambda: recording.history.latest(LOOP_LATE), around)
     its.sends.metrics.watch(lambda: concern_metrics(concerns.counts, unsent.groups))
     looking = Sampling((unsent.steps, concerns.steps), interval_s=sources.background.sampling.interval_s, clock=clock)
     overviews = make_overview_service(sources, administration, recording, concerns, jobs=jobs, box=box)

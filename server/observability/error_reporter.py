@@ -60,7 +60,7 @@ class ErrorReporter:
         """Return the damaged places that were met since the start, the last one first, without those forgotten."""
         return list(reversed(self._damage.values()))
 
-    def forget(self, damage: Damage) -> None:
+    def drop(self, damage: Damage) -> None:
         """Drop a damaged place that is whole again, or is gone; whoever meets it again is told again."""
         if self._damage.pop(damage.text, None) is not None:
             self._logged_s.pop(damage.text, None)

@@ -27,6 +27,7 @@ from quarry_mq.server.admin import stats as history_module
 from quarry_mq.server.admin.concerns import Concern, Concerns, UnsentDeadLetters
 from quarry_mq.server.admin.sources import AdminAccess
 from quarry_mq.server.admin.stats import make_recording
+from quarry_mq.server.process.host_commands import HostCommands
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import Topic, TopicType
@@ -322,6 +323,10 @@ def test_commands(bench: Bench) -> None:
     assert "billing" in bench.command("group", "top", as_json=False)[1]
 
 
+AROUND = HostCommands("quarry serve", "quarry doctor", "ulimit -n 1048576")
+COMPARED = "The command compares everything that the broker keeps; what cannot be rebuilt comes from a backup"
+
+
 def test_what_is_wrong_is_said(bench: Bench) -> None:
     sources = replace(bench.broker.broker._sources, access=AdminAccess({"admin": "0.0.0.0:8082"}, lambda: True))
     clock = sources.components.clock
@@ -335,7 +340,7 @@ def test_what_is_wrong_is_said(bench: Bench) -> None:
         for number in range(5):
             with capture_logs():
                 sources.components.edge.error_reporter.report(StoreDamaged(Path(f"/store/{number}"), "a bad record"))
-        return Concerns(sources, cast(UnsentDeadLetters, NoLetters()), lambda: 2.5).now()
+        return Concerns(sources, cast(UnsentDeadLetters, NoLetters()), lambda: 2.5, AROUND).now()
 
     try:
         found = bench.run(told())
@@ -351,11 +356,11 @@ def test_what_is_wrong_is_said(bench: Bench) -> None:
     ]
     assert found[0].text == "sends are refused: the disk is 91 % full"
     assert [each.text for each in found[1:5]] == [
-        *(f"damaged data was met: store/{number}: a bad record" for number in (4, 3, 2)),
+        *(f"damaged data was met: store/{number}: a bad record. {COMPARED}" for number in (4, 3, 2)),
         "2 more damaged places: see the broker's log",
     ]
     assert found[5].text.startswith("network.admin = 0.0.0.0:8082 needs no authentication: anybody")
-    assert all(each.command.startswith(("quarry ", "systemctl ")) for each in found)
+    assert all(each.command.startswith("quarry ") for each in found)
     assert all(each.since_ms is not None and abs(each.since_ms - clock.wall_ms()) < 60_000 for each in found)
 
 

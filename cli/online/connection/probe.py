@@ -22,8 +22,6 @@ class Told(NamedTuple):
     version: str
     store_directory: str
     started_at_ms: int
-    invisible_bytes: int
-    """Bytes of the log that consumers do not see yet."""
 
 
 class Answer(NamedTuple):
@@ -45,8 +43,7 @@ def who_is(address: str, context: Context | None) -> Answer | None:
             if call.code() in _SILENCE:
                 return None
             return Answer(address, None, f"{call.code().name.lower().replace('_', ' ')}: {call.details()}")
-    invisible = told.log.appended_offset - told.log.dispatched_offset
-    return Answer(address, Told(told.name, told.version, told.store_directory, told.started_at_ms, invisible))
+    return Answer(address, Told(told.name, told.version, told.store_directory, told.started_at_ms))
 
 
 def is_reached(address: str, context: Context) -> bool:
