@@ -142,7 +142,7 @@ async def the_same_everywhere(at: Ward, kinds: set[str]) -> None:
 
 
 def counted(at: Ward) -> dict[str, float]:
-    """The metric `quarry_concerns` by kind."""
+    """Return the metric `quarry_concerns` by kind."""
     return {
         each.labels["kind"]: each.value
         for metric in at.broker.registry.collect()

@@ -1,4 +1,4 @@
-"""The commands that a broker names for the machine that runs it."""
+"""The broker names commands that fit the machine that runs it."""
 
 from __future__ import annotations
 
