@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Final
 
@@ -27,9 +27,15 @@ def print_object(fields: Mapping[str, object], *, as_json: bool) -> None:
     if as_json:
         say(json_line(fields))
         return
+    for line in object_lines(fields):
+        say(line)
+
+
+def object_lines(fields: Mapping[str, object]) -> Iterator[str]:
+    """Yield a line for each field, with the values below each other."""
     width = max(map(len, fields), default=0)
     for name, value in fields.items():
-        say(f"{name:<{width}}  {_text(value)}".rstrip())
+        yield f"{name:<{width}}  {_text(value)}".rstrip()
 
 
 def print_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str], *, as_json: bool) -> None:

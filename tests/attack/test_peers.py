@@ -235,7 +235,7 @@ def test_topics_and_groups_that_are_made_by_use_are_so_many_and_no_more(tmp_path
             with pytest.raises(Refused, match="groups were already created"):
                 client.subscribe("made-up-in-settings", "made-up-0")
         broker.restart()
-        broker.administer("topic", "delete", "made-up-7")
+        broker.administer("topic", "delete", "--yes", "made-up-7")
         answered(broker, [(block("QueryRoute"), _route(f"later-{number}")) for number in range(3)]).close()
         assert len(_topics(broker)) == 199
         assert len(broker.administer("topic", "list", "--prefix", "later-", "--json").splitlines()) == 1

@@ -80,7 +80,7 @@ def test_users_get_what_they_are_given_and_nothing_else(broker: Broker, folder: 
     quarry(folder, "--context", "admin", "acl", "allow", "shop", "group:quarry-cli", "sub")
     quarry(folder, "--context", "shop", "produce", "orders", "hello")
     assert "hello" in quarry(folder, "--context", "shop", "consume", "orders", "--limit", "1")
-    denied = quarry(folder, "--context", "shop", "topic", "delete", "orders", status=2)
+    denied = quarry(folder, "--context", "shop", "topic", "delete", "--yes", "orders", status=2)
     assert denied.endswith("permission denied: user shop may not delete on topic orders")
     assert "only super users" in quarry(folder, "--context", "shop", "user", "list", status=2)
 
@@ -97,7 +97,7 @@ def test_who_may_not_is_told_what_to_do(broker: Broker, folder: Path) -> None:
     made = json.loads(quarry(folder, "--context", "admin", "user", "create", "new", "--json"))
     as_user(folder, broker, "new", made["secret"])
     quarry(folder, "--context", "admin", "topic", "create", "hinted")
-    for words in (("produce", "hinted", "hello"), ("topic", "delete", "hinted"), ("broker",)):
+    for words in (("produce", "hinted", "hello"), ("topic", "delete", "--yes", "hinted"), ("broker",)):
         advice = hint(folder, "--context", "new", *words)
         allowing = advice.partition("quarry ")[2]
         assert allowing.startswith("acl allow new "), advice
@@ -123,7 +123,7 @@ def test_any_call_is_signed(broker: Broker, folder: Path) -> None:
 
 def test_what_was_changed_and_denied_is_in_the_audit_file(broker: Broker, folder: Path) -> None:
     quarry(folder, "--context", "admin", "topic", "create", "audited")
-    quarry(folder, "topic", "delete", "audited", "--admin", broker.admin, status=2)
+    quarry(folder, "topic", "delete", "--yes", "audited", "--admin", broker.admin, status=2)
     lines = [json.loads(line) for line in (folder / "audit.log").read_text().splitlines()]
     seen = [(each["event"], each["method"], each["user"], each["outcome"]) for each in lines]
     assert ("admin change", "AdminService/CreateTopic", "admin", "done") in seen

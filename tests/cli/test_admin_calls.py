@@ -115,7 +115,7 @@ def test_a_group_and_what_it_reads(quarry: Quarry, consumer: Consumer, message_i
     (subscription,) = quarry.rows("group", "subscriptions", GROUP)
     assert (subscription["topic"], subscription["isOnline"], subscription["expression"]) == (TOPIC, True, "*")
     assert subscription["settingsAt"].endswith("Z")
-    quarry.run("group", "reset-offset", GROUP, "--topic", TOPIC, "--to", "earliest")
+    quarry.run("group", "reset-offset", "--yes", GROUP, "--topic", TOPIC, "--to", "earliest")
     times = quarry.rows("group", "times", GROUP, "--topic", TOPIC)
     assert [each["queueId"] for each in times] == [0, 1]
     assert {each["readUpTo"] for each in times} == {None}
@@ -126,12 +126,14 @@ def test_a_group_and_what_it_reads(quarry: Quarry, consumer: Consumer, message_i
 def test_a_group_that_reads_no_more_is_forgotten(quarry: Quarry, consumer: Consumer) -> None:
     group = f"group-{next(_NUMBERS)}"
     quarry.run("group", "create", group)
-    quarry.run("group", "reset-offset", group, "--topic", TOPIC, "--to", "latest")
+    quarry.run("group", "reset-offset", "--yes", group, "--topic", TOPIC, "--to", "latest")
     (subscription,) = quarry.rows("group", "subscriptions", group, "--topic", TOPIC)
     assert (subscription["isOnline"], subscription["settingsAt"]) == (False, None)
-    assert quarry.row("group", "forget", group, "--topic", TOPIC) == {"forgotten": group, "topic": TOPIC}
+    assert quarry.row("group", "forget", "--yes", group, "--topic", TOPIC) == {"forgotten": group, "topic": TOPIC}
     assert quarry.rows("group", "subscriptions", group) == []
-    assert "has connected consumers of topic" in quarry.run("group", "forget", GROUP, "--topic", TOPIC, status=2)
+    assert "has connected consumers of topic" in quarry.run(
+        "group", "forget", "--yes", GROUP, "--topic", TOPIC, status=2
+    )
 
 
 def test_a_consumer_is_shown_and_asked(quarry: Quarry, consumer: Consumer) -> None:

@@ -96,9 +96,9 @@ message send orders hello --key k2
 browse orders --limit 2
 consume orders --group billing --limit 2 --timeout 1
 consume grouped --group billing --limit 1 --timeout 1
-group reset-offset billing --topic orders --to earliest
+group reset-offset billing --topic orders --to earliest --yes
 group reset-offset billing --topic orders --to latest --dry-run
-group reset-offset billing --topic orders --to earliest --no-wait
+group reset-offset billing --topic orders --to earliest --no-wait --yes
 group consumers reading --topic orders
 group subscriptions billing
 group times billing
@@ -137,9 +137,9 @@ storage --files
 storage --rocksdb
 pending
 call AdminService/GetBroker
-group forget billing --topic orders
-group delete billing
-topic delete orders
+group forget billing --topic orders --yes
+group delete billing --yes
+topic delete orders --yes
 """
 
 
@@ -188,7 +188,7 @@ def test_lite_topics(quarry: Quarry) -> None:
     stdin = b'{"body": "hello", "liteTopic": "one"}'
     quarry.rows("produce", "sessions", "--file", "-", "--json-lines", stdin=stdin)
     assert quarry.row("lite", "show", "sessions", "one")["maxOffset"] == 1
-    assert quarry.row("lite", "delete", "sessions", "one")["deleted"] == "one"
+    assert quarry.row("lite", "delete", "--yes", "sessions", "one")["deleted"] == "one"
 
 
 def test_commands_of_stores(quarry: Quarry, golden_copy: GoldenStore, tmp_path: Path) -> None:

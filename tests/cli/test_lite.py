@@ -62,12 +62,12 @@ def test_lite_topics_are_listed_shown_counted_and_deleted(lite_topics: Quarry, m
 
     statistics = {"topic": "P", "liteTopics": 5, "liteTopicsMax": 1_000_000, "ttlMinutes": 60}
     until(lambda: lite_topics.rows("stats", "P") == [statistics], "the count")
-    assert lite_topics.rows("delete", "P", NAMES[1]) == [{"deleted": NAMES[1], "topic": "P"}]
+    assert lite_topics.rows("delete", "--yes", "P", NAMES[1]) == [{"deleted": NAMES[1], "topic": "P"}]
     assert lite_topics.rows("list", "P") == [listed[0], *listed[2:]]
     assert lite_topics.rows("stats", "P") == [{**statistics, "liteTopics": 4}]
 
 
 def test_refusals_are_one_line(lite_topics: Quarry) -> None:
     assert lite_topics.run("show", "P", "nobody", status=2).strip() == "topic P has no lite topic nobody"
-    assert lite_topics.run("delete", "P", "nobody", status=2).strip() == "topic P has no lite topic nobody"
+    assert lite_topics.run("delete", "--yes", "P", "nobody", status=2).strip() == "topic P has no lite topic nobody"
     assert lite_topics.run("list", "Q", status=2).strip() == "no topic Q"

@@ -66,7 +66,7 @@ def test_a_topics_life(quarry: Quarry) -> None:
     assert quarry.row("topic", "show", "life") == {**changed, "queues": queues}
     assert changed in quarry.rows("topic", "list")
     assert quarry.rows("topic", "list", "--prefix", "lif") == [changed]
-    assert quarry.row("topic", "delete", "life") == {"deleted": "life"}
+    assert quarry.row("topic", "delete", "--yes", "life") == {"deleted": "life"}
     assert quarry.rows("topic", "list", "--prefix", "lif") == []
 
 
@@ -99,7 +99,7 @@ def test_refusals_are_one_line_and_exit_with_two(quarry: Quarry, topic: str) -> 
         (("topic", "create", "x", "--queues", "0"), "--queues"),
         (("topic", "create", "x", "--attribute", "novalue"), "novalue"),
         (("group", "create", "x", "--retry-delays", "1,two"), "1,two"),
-        (("group", "reset-offset", "g", "--topic", "t", "--to", "middle"), "middle"),
+        (("group", "reset-offset", "--yes", "g", "--topic", "t", "--to", "middle"), "middle"),
         (("produce", "x", "y", "--property", "=v"), "=v"),
         (("produce", "x", "y", "--count", "0"), "--count"),
     ],
@@ -144,7 +144,7 @@ def test_a_groups_life(quarry: Quarry) -> None:
     assert quarry.row("group", "show", "life") == changed
     assert quarry.rows("group", "list", "--prefix", "life") == [changed]
     assert "life" in quarry.run("group", "list")
-    quarry.run("group", "delete", "life")
+    quarry.run("group", "delete", "--yes", "life")
     assert quarry.rows("group", "list", "--prefix", "life") == []
 
 
@@ -163,8 +163,8 @@ def test_lite_topics_and_their_groups_are_made_by_options(quarry: Quarry) -> Non
     assert "lite.bind.topic is sessions" in quarry.run("group", "update", "agents", "--lite-parent", "more", status=2)
     said_twice = ("--lite-quota", 5, "--attribute", "lite.sub.client.quota=6")
     assert "--lite-quota" in quarry.run("group", "update", "agents", *said_twice, status=2)
-    quarry.run("group", "delete", "agents")
-    quarry.run("topic", "delete", "sessions")
+    quarry.run("group", "delete", "--yes", "agents")
+    quarry.run("topic", "delete", "--yes", "sessions")
 
 
 # Messages.
@@ -222,9 +222,9 @@ def test_a_group_goes_back_and_on(quarry: Quarry, topic: str) -> None:
     told = quarry.rows("group", "reset-offset", group, "--topic", topic, "--to", "earliest", "--dry-run")
     assert told == [{"queueId": number, "previousOffset": 2, "newOffset": 0} for number in (0, 1)]
     assert quarry.rows("consume", topic, "--group", group, "--timeout", 0.1) == []
-    quarry.run("group", "reset-offset", group, "--topic", topic, "--to", "1", "--queue", 1)
+    quarry.run("group", "reset-offset", "--yes", group, "--topic", topic, "--to", "1", "--queue", 1)
     assert len(quarry.rows("consume", topic, "--group", group, "--timeout", 0.1)) == 1
-    quarry.run("group", "reset-offset", group, "--topic", topic, "--to", "earliest")
+    quarry.run("group", "reset-offset", "--yes", group, "--topic", topic, "--to", "earliest")
     assert len(quarry.rows("consume", topic, "--group", group, "--timeout", 0.1)) == 4
 
 

@@ -140,14 +140,14 @@ def test_a_users_life(live: Quarry, tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text(f"{SECRET}\n")
     assert live.row("user", "add-secret", "life", "--secret-file", file) == {"name": "life", "number": 2}
-    assert live.row("user", "remove-secret", "life", 1) == {"name": "life", "removed": 1}
-    assert "add another one first" in live.run("user", "remove-secret", "life", 2, status=2)
+    assert live.row("user", "remove-secret", "--yes", "life", 1) == {"name": "life", "removed": 1}
+    assert "add another one first" in live.run("user", "remove-secret", "--yes", "life", 2, status=2)
     assert live.row("user", "add-secret", "life")["number"] == 3
     assert live.rows("user", "list", "--prefix", "lif")[0]["name"] == "life"
     assert live.row("user", "reseal")["resealed"] >= 3
     told = live.row("user", "delete", "life", "--dry-run")
     assert (told["user"], told["secrets"], told["rules"]) == ("life", 2, 0)
-    assert live.row("user", "delete", "life") == {"deleted": "life"}
+    assert live.row("user", "delete", "--yes", "life") == {"deleted": "life"}
     assert live.run("user", "show", "life", status=2) == "no user life\n"
 
 
@@ -182,7 +182,7 @@ def test_rules_are_set_shown_tested_and_removed(live: Quarry) -> None:
         "reason": "the rule of topic:orders-secret decides",
         "rule": denied,
     }
-    assert live.row("acl", "remove", "ruled", "topic:orders-secret") == {
+    assert live.row("acl", "remove", "--yes", "ruled", "topic:orders-secret") == {
         "user": "ruled",
         "removed": "topic:orders-secret",
     }
@@ -190,7 +190,7 @@ def test_rules_are_set_shown_tested_and_removed(live: Quarry) -> None:
     assert live.row(*question[:-2], status=1)["reason"] == "no rule matches"
     assert "topic:orders-*" in live.run("acl", "show", "ruled")
     assert "no rule of topic:orders-* that says deny" in live.run(
-        "acl", "remove", "ruled", "topic:orders-*", "--decision", "deny", status=2
+        "acl", "remove", "--yes", "ruled", "topic:orders-*", "--decision", "deny", status=2
     )
     assert "no user ghost" in live.run("acl", "allow", "ghost", "*", "pub", status=2)
     assert "one of pub, sub" in live.run("acl", "allow", "ruled", "*", "write", status=2)

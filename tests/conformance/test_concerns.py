@@ -73,7 +73,8 @@ class Ward:
         """Run the command that the concern names."""
         program, *words = shlex.split(concern.command)
         assert program == "quarry"
-        await self.command(*words, "--admin", self.broker.admin)
+        yes = ["--yes"] if words[:2] in (["group", "forget"], ["group", "reset-offset"]) else []
+        await self.command(*words, *yes, "--admin", self.broker.admin)
 
 
 @asynccontextmanager

@@ -219,10 +219,12 @@ def test_one_call_moves_a_group_in_few_queues_and_names_the_job_for_more(
             assert (code, "start a job" in text) == (grpc.StatusCode.OUT_OF_RANGE, True)
             code, text = await refusal(reset(GROUP, PARENT, dry_run=True))
             assert (code, "lite topics" in text) == (grpc.StatusCode.OUT_OF_RANGE, True)
-        status, rows, _ = await command(broker, "group", "reset-offset", "billing", "--topic", "orders", "--to", "0")
+        status, rows, _ = await command(
+            broker, "group", "reset-offset", "--yes", "billing", "--topic", "orders", "--to", "0"
+        )
         assert (status, [row["queueId"] for row in rows]) == (0, [0, 1, 2, 3])
         status, [job], _ = await command(
-            broker, "group", "reset-offset", "billing", "--topic", "wide", "--to", "latest"
+            broker, "group", "reset-offset", "--yes", "billing", "--topic", "wide", "--to", "latest"
         )
         assert (status, job["state"], job["counts"]["reset"]) == (0, "done", 5)
         assert job["asked"] == {"group": "billing", "topic": "wide", "to": "latest"}

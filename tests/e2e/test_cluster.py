@@ -106,11 +106,11 @@ def test_a_member_that_drains_is_read_to_its_end_and_then_forgotten(
     consumer = later.simple_consumer("orders", group="billing", await_s=2)
     consumer.ack(consumer.receive_until(16))
 
-    assert "stop that broker first" in quarry("cluster", "remove", "quarry-1", "--admin", first.admin).stderr
+    assert "stop that broker first" in quarry("cluster", "remove", "--yes", "quarry-1", "--admin", first.admin).stderr
     second.stop()
     cluster.brokers.remove(second)
     cluster.agree(reachable, ["quarry-0"])
-    first.administer("cluster", "remove", "quarry-1")
+    first.administer("cluster", "remove", "--yes", "quarry-1")
     assert states(first) == {"quarry-0": "active"}
 
 
@@ -128,7 +128,7 @@ def test_a_member_that_was_away_for_too_long_brings_nothing_back_and_rejoins(
     producer.send([Outgoing(topic, b"%d" % n) for topic in ("old", "orders") for n in range(9)])
     assert (count(away, "old"), count(away, "orders")) == (3, 3)
     away.stop()
-    second.administer("topic", "delete", "old")
+    second.administer("topic", "delete", "--yes", "old")
     cluster.brokers.remove(away)
     cluster.agree(lambda broker: names(broker, "topic"), ["orders"])
     for broker in (first, second):
@@ -144,10 +144,10 @@ def test_a_member_that_was_away_for_too_long_brings_nothing_back_and_rejoins(
     assert reachable(away) == ["quarry-2"]
     cluster.agree(lambda broker: (reachable(broker), names(broker, "topic")), (["quarry-0", "quarry-1"], ["orders"]))
     away.administer("topic", "create", "mine")
-    refused = quarry("cluster", "rejoin", "quarry-1", "--admin", away.admin)
+    refused = quarry("cluster", "rejoin", "--yes", "quarry-1", "--admin", away.admin)
     assert "1 topics were deleted on other members and have messages here, such as old (3)" in refused.stderr
     would = rows(away, "cluster", "rejoin", "quarry-1", "--dry-run")
-    done = rows(away, "cluster", "rejoin", "quarry-1", "--delete-messages")
+    done = rows(away, "cluster", "rejoin", "--yes", "quarry-1", "--delete-messages")
     assert would == done
     assert [(each["what"], each["kind"], each["name"]) for each in done[:2]] == [
         ("removed", "topic", "old"),

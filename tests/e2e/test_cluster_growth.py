@@ -75,7 +75,7 @@ def shrink(cluster: ClusterOfBrokers, load: ClusterLoad) -> dict[str, Any]:
     last.stop()
     cluster.brokers.remove(last)
     cluster.agree(reachable, [each.store.name for each in cluster.brokers])
-    first.administer("cluster", "remove", name)
+    first.administer("cluster", "remove", "--yes", name)
     return {
         "member": name,
         "taken": taken,

@@ -50,7 +50,7 @@ def segments(broker: Broker) -> list[str]:
 
 
 def expire(broker: Broker, *options: str) -> list[dict[str, object]]:
-    done = quarry("expire", "--admin", broker.admin, "--json", *options)
+    done = quarry("expire", "--yes", "--admin", broker.admin, "--json", *options)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -268,7 +268,7 @@ def test_queues_that_find_no_room_go_on_by_themselves_when_there_is_some(
 def _assert_administration_is_refused(broker: Broker) -> None:
     for command in (
         ("group", "create", "new"),
-        ("group", "reset-offset", "workers", "--topic", TOPIC, "--to", "latest"),
+        ("group", "reset-offset", "--yes", "workers", "--topic", TOPIC, "--to", "latest"),
     ):
         done = quarry(*command, "--admin", broker.admin)
         assert done.returncode == 2, (command, done.stdout)

@@ -171,7 +171,7 @@ def test_messages_that_expired_before_they_were_read(start_broker: StartBroker) 
     start = strict.initialOffset()
     end = latest(strict, start)
     assert end == {"orders": {"0": 20}}
-    broker.administer("expire")
+    broker.administer("expire", "--yes")
     left = stream(broker).initialOffset()["orders"]["0"]
     assert 0 < left < 20
     complaint = rf"topic orders, queue 0: offsets \[0, 20\) are to be read, but the queue holds \[{left}, 20\)"
@@ -190,7 +190,7 @@ def test_a_topic_that_began_again_is_noticed(broker: Broker) -> None:
     send(broker, "a", "b", "c")
     strict, lenient = stream(broker), stream(broker, failOnDataLoss="false")
     reached = latest(strict, strict.initialOffset())
-    broker.administer("topic", "delete", "orders")
+    broker.administer("topic", "delete", "--yes", "orders")
     broker.administer("topic", "create", "orders", "--queues", "1")
     send(broker, "d")
     with pytest.raises(MessagesLost, match="topic orders, queue 0: read up to offset 3, but it ends at 1"):

@@ -82,7 +82,7 @@ def test_a_shard_that_is_restored_has_its_old_messages_and_the_clusters_new_topi
         tell(second, "topic", "create", "later", "--queues", "2")
         agree([first], topics, {"gone": 4, "later": 2, "orders": 4})
         tell(first, "topic", "update", "orders", "--queues", "16")
-        tell(first, "topic", "delete", "gone")
+        tell(first, "topic", "delete", "--yes", "gone")
         assert messages(second) == 5
         done = quarry("restore", str(tmp_path / "backups" / "shard-1"), str(tmp_path / "restored"))
         assert done.returncode == 0, done.stderr

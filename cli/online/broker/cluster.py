@@ -8,6 +8,7 @@ import typer
 
 from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from quarry_mq.cli.terminal.confirmation import Yes, confirm
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.protocol.proto.quarry.admin.v1 import members_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.members_pb2_grpc import MembersServiceStub
@@ -47,8 +48,9 @@ def activate(name: Name, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) ->
 
 
 @commands.command()
-def remove(name: Name, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+def remove(name: Name, *, yes: Yes = False, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
     """Remove a member that is gone for good. A member that can be reached is refused."""
+    confirm(f"remove the member {name}", yes=yes)
     with service_port(admin, MembersServiceStub) as broker:
         broker.RemoveMember(pb.RemoveMemberRequest(name=name), timeout=CALL_TIMEOUT_S)
         print_object({"removed": name}, as_json=as_json)
@@ -57,6 +59,7 @@ def remove(name: Name, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> N
 @commands.command()
 def rejoin(
     name: Name,
+    *,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show what would be copied, removed and sent.")
     ] = False,
@@ -67,10 +70,12 @@ def rejoin(
             help="Also delete topics that were deleted on other members and still have messages here.",
         ),
     ] = False,
+    yes: Yes = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
     """Let a broker that was away for too long copy the replicated metadata from another member again."""
+    confirm(f"replace the replicated metadata by that of {name}", yes=yes or dry_run)
     with service_port(admin, MembersServiceStub) as broker:
         request = pb.RejoinRequest(name=name, dry_run=dry_run, delete_messages=delete_messages)
         done = broker.Rejoin(request, timeout=REJOIN_TIMEOUT_S)

@@ -8,6 +8,7 @@ import typer
 
 from quarry_mq.cli.online.broker.users import CALL_TIMEOUT_S, security_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, Prefix
+from quarry_mq.cli.terminal.confirmation import Yes, confirm
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.protocol.proto.quarry.admin.v1 import security_pb2 as pb
@@ -72,10 +73,12 @@ def remove(
         str,
         typer.Option("--decision", metavar="allow|deny", help="Only the rule with this decision.", show_default=False),
     ] = "",
+    yes: Yes = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
     """Remove a user's rules for a resource, which must be spelled as in the rule."""
+    confirm(f"remove the rules of {user} for {resource}", yes=yes)
     request = pb.RemoveRuleRequest(user=user, resource=resource, decision=decision)
     with security_port(admin) as broker:
         broker.RemoveRule(request, timeout=CALL_TIMEOUT_S)

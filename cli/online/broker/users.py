@@ -13,6 +13,7 @@ import typer
 from quarry_mq.cli.offline.security import SecretFile, bootstrap, secret_text
 from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Name, Prefix
+from quarry_mq.cli.terminal.confirmation import Yes, confirm
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.text import time_text
 from quarry_mq.protocol.proto.quarry.admin.v1 import security_pb2 as pb
@@ -108,11 +109,14 @@ def update(
 
 
 @commands.command()
-def delete(name: Name, *, dry_run: DryRun = False, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+def delete(
+    name: Name, *, dry_run: DryRun = False, yes: Yes = False, admin: Admin = ADMIN_DEFAULT, as_json: Json = False
+) -> None:
     """Delete a user with all of its rules."""
     if dry_run:
         print_object(_deletion(admin, name), as_json=as_json)
         return
+    confirm(f"delete the user {name}", yes=yes, told=lambda: _deletion(admin, name))
     with security_port(admin) as broker:
         broker.DeleteUser(pb.DeleteUserRequest(name=name), timeout=CALL_TIMEOUT_S)
     print_object({"deleted": name}, as_json=as_json)
@@ -153,10 +157,12 @@ def remove_secret(
     name: Name,
     number: Annotated[int, typer.Argument(metavar="NUMBER", show_default=False)],
     *,
+    yes: Yes = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
     """Revoke a secret at once."""
+    confirm(f"revoke secret {number} of {name}", yes=yes)
     with security_port(admin) as broker:
         broker.RemoveSecret(pb.RemoveSecretRequest(name=name, number=number), timeout=CALL_TIMEOUT_S)
     print_object({"name": name, "removed": number}, as_json=as_json)

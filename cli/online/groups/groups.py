@@ -21,6 +21,7 @@ from quarry_mq.cli.online.connection.arguments import (
 )
 from quarry_mq.cli.online.connection.dry_runs import group_deletion
 from quarry_mq.cli.online.maintenance.job_progress import Wait, run_job, unless_too_much
+from quarry_mq.cli.terminal.confirmation import Yes, confirm
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.times import DATE, past_ms
 from quarry_mq.protocol import lite_attributes
@@ -159,11 +160,14 @@ def update(
 
 
 @commands.command()
-def delete(name: Name, *, dry_run: DryRun = False, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+def delete(
+    name: Name, *, dry_run: DryRun = False, yes: Yes = False, admin: Admin = ADMIN_DEFAULT, as_json: Json = False
+) -> None:
     """Delete a group and its progress in all topics."""
     if dry_run:
         print_object(group_deletion(admin, name), as_json=as_json)
         return
+    confirm(f"delete the group {name}", yes=yes, told=lambda: group_deletion(admin, name))
     with admin_port(admin) as broker:
         broker.DeleteGroup(pb.DeleteGroupRequest(name=name), timeout=CALL_TIMEOUT_S)
     print_object({"deleted": name}, as_json=as_json)
@@ -197,6 +201,7 @@ def reset_offset(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     wait: Wait = True,
+    yes: Yes = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -209,6 +214,8 @@ def reset_offset(
     it does resets of more than 8,192 queues; then the job is shown instead of the queues.
     """
     request = reset_request(name, topic, to, queue=queue, dry_run=dry_run)
+    of_queue = "" if queue is None else f", queue {queue},"
+    confirm(f"move the group {name} in {topic}{of_queue} to {to}", yes=yes or dry_run)
     answer = None
     if wait:
         with admin_port(admin) as broker:

@@ -10,6 +10,7 @@ import typer
 from quarry_mq.cli.online.connection.administration import official_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Name
 from quarry_mq.cli.online.connection.dry_runs import group_deletion
+from quarry_mq.cli.terminal.confirmation import Yes, confirm
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.text import time_text
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
@@ -59,6 +60,7 @@ def forget(
     *,
     topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="Topic that the group no longer reads.")],
     dry_run: DryRun = False,
+    yes: Yes = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -69,6 +71,7 @@ def forget(
     if dry_run:
         print_object(group_deletion(admin, name, topic), as_json=as_json)
         return
+    confirm(f"delete the offsets of {name} in {topic}", yes=yes, told=lambda: group_deletion(admin, name, topic))
     request = pb.DeleteSubscriptionRequest(group=definition.Resource(name=name), topic=definition.Resource(name=topic))
     with official_port(admin) as broker:
         broker.call("DeleteSubscription", request, timeout_s=CALL_TIMEOUT_S)

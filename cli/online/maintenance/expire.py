@@ -8,6 +8,7 @@ import typer
 
 from quarry_mq.cli.online.connection.administration import admin_port, known_time
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from quarry_mq.cli.terminal.confirmation import Yes, confirm
 from quarry_mq.cli.terminal.output import json_line, print_rows
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
@@ -29,6 +30,7 @@ def expire(
             help="Then rewrite RocksDB's tables of queue entries, even if only few entries were removed.",
         ),
     ] = False,
+    yes: Yes = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -37,6 +39,7 @@ def expire(
     Lists the files, and the groups that have not read all messages in them. Above expiry.force_percent of the disk
     younger files go, too. Entries of their messages leave the consume queues in the background.
     """
+    confirm("delete the expired messages", yes=yes or dry_run)
     request = pb.ExpireSegmentsRequest(dry_run=dry_run, rewrite_queues=rewrite_queues)
     with admin_port(admin) as broker:
         answer = broker.ExpireSegments(request, timeout=CALL_TIMEOUT_S)

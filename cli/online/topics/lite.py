@@ -10,6 +10,7 @@ import typer
 from quarry_mq.cli.online.connection.administration import known, known_time, listed, service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, DryRun, Json, Prefix
 from quarry_mq.cli.online.connection.dry_runs import lite_topic_deletion
+from quarry_mq.cli.terminal.confirmation import Yes, confirm
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.protocol.proto.quarry.admin.v1 import lite_topics_pb2 as pb
@@ -54,7 +55,13 @@ def show(parent: Parent, lite: Lite, *, admin: Admin = ADMIN_DEFAULT, as_json: J
 
 @commands.command()
 def delete(
-    parent: Parent, lite: Lite, *, dry_run: DryRun = False, admin: Admin = ADMIN_DEFAULT, as_json: Json = False
+    parent: Parent,
+    lite: Lite,
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    admin: Admin = ADMIN_DEFAULT,
+    as_json: Json = False,
 ) -> None:
     """Delete a lite topic with the progress of all groups in it.
 
@@ -63,6 +70,7 @@ def delete(
     if dry_run:
         print_object(lite_topic_deletion(admin, parent, lite), as_json=as_json)
         return
+    confirm(f"delete the lite topic {lite} of {parent}", yes=yes, told=lambda: lite_topic_deletion(admin, parent, lite))
     with service_port(admin, LiteTopicServiceStub) as broker:
         broker.DeleteLiteTopic(pb.DeleteLiteTopicRequest(topic=parent, lite_topic=lite), timeout=CALL_TIMEOUT_S)
     print_object({"deleted": lite, "topic": parent}, as_json=as_json)

@@ -25,6 +25,7 @@ from quarry_mq.cli.online.connection.arguments import (
     with_options,
 )
 from quarry_mq.cli.online.connection.dry_runs import topic_deletion
+from quarry_mq.cli.terminal.confirmation import Yes, confirm
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.protocol.lite_attributes import EXPIRATION, EXPIRATION_MAX_MINUTES
@@ -155,11 +156,14 @@ def update(
 
 
 @commands.command()
-def delete(name: Name, *, dry_run: DryRun = False, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
+def delete(
+    name: Name, *, dry_run: DryRun = False, yes: Yes = False, admin: Admin = ADMIN_DEFAULT, as_json: Json = False
+) -> None:
     """Delete a topic with its queues and the progress of all groups in it."""
     if dry_run:
         print_object(topic_deletion(admin, name), as_json=as_json)
         return
+    confirm(f"delete the topic {name}", yes=yes, told=lambda: topic_deletion(admin, name))
     with admin_port(admin) as broker:
         broker.DeleteTopic(pb.DeleteTopicRequest(name=name), timeout=CALL_TIMEOUT_S)
     print_object({"deleted": name}, as_json=as_json)
