@@ -32,14 +32,14 @@ WORDS = (
 
 
 class _Typed(io.StringIO):
-    """Standard input or error of a terminal."""
+    """A typed text is the stream of a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def _terminal(monkeypatch: pytest.MonkeyPatch, answer: str) -> _Typed:
-    """Standard error, on which the question is. In the test itself: pytest takes both streams anew before it."""
+    """Return standard error, on which the question is. Not as a fixture: pytest replaces both streams before the test."""
     shown = _Typed()
     monkeypatch.setattr(sys, "stderr", shown)
     monkeypatch.setattr(sys, "stdin", _Typed(answer))

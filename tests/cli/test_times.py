@@ -12,7 +12,7 @@ HOUR_MS = 3_600_000
 
 
 class Stopped:
-    """A clock that stands still."""
+    """A stopped clock stands still."""
 
     def wall_ms(self) -> int:
         return NOW_MS
