@@ -1,4 +1,4 @@
-"""What is deleted or moved is asked for before: on a terminal, and by `--yes` elsewhere."""
+"""Commands that delete or move something ask before: on a terminal, and by `--yes` elsewhere."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Typed(io.StringIO):
 
 
 def _terminal(monkeypatch: pytest.MonkeyPatch, answer: str) -> _Typed:
-    """Return standard error, on which the question is. Not as a fixture: pytest replaces both streams before the test."""
+    """Return standard error, on which the question is. No fixture: pytest replaces both streams before the test."""
     shown = _Typed()
     monkeypatch.setattr(sys, "stderr", shown)
     monkeypatch.setattr(sys, "stdin", _Typed(answer))

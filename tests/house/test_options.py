@@ -14,7 +14,7 @@ ROW = re.compile(r"^\| (?P<names>`-.+?) \| (?P<values>.*?) ?\| (?P<meaning>.+) \
 
 
 class Word(NamedTuple):
-    """A word has what the page says of an option: its spellings, the values it takes, and the words that each help has."""
+    """A word has what the page says of an option: spellings, values, and the words that each help has."""
 
     names: frozenset[str]
     values: frozenset[str]
