@@ -182,6 +182,11 @@ def test_filters_parse() -> None:
             assert {"not run", "elsewhere"} & block.orders.keys(), block.place
 
 
+def test_the_readme_is_short() -> None:
+    """A newcomer finds the first hour and a map there; everything else has a page of its own."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
 def test_every_page_can_be_found() -> None:
     """A page that no other one leads to is read by nobody."""
     texts = {page: page.read_text() for page in PAGES}

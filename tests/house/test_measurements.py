@@ -1,4 +1,4 @@
-"""Pages name the measured figures of docs/figures.toml, and no others where they speak for the project."""
+"""Pages name the measured figures of docs/measurements.toml, and no others where they speak for the project."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.house.source import ROOT
 
-FIGURES: Final[dict[str, Any]] = tomllib.loads((ROOT / "docs" / "figures.toml").read_text())
+MEASUREMENTS: Final[dict[str, Any]] = tomllib.loads((ROOT / "docs" / "measurements.toml").read_text())
 WHOLE: Final = ("README.md", "docs/comparison.md", "docs/faq.md")
 """Pages that may name no other measured figure."""
 
@@ -30,7 +30,7 @@ NOT_MEASURED: Final = {
 
 def values() -> dict[str, Any]:
     """Return what sentences have in braces."""
-    found = dict(FIGURES["values"])
+    found = dict(MEASUREMENTS["values"])
     kinds = ("sync_send", "sync_pipeline", "async_send", "async_pipeline")
     found["send_ratios"] = span(found["clients"][kind]["ratio"] for kind in kinds)
     found["python_send_ratios"] = span(found["python"][kind] for kind in kinds)
@@ -48,39 +48,39 @@ def text_of(page: str) -> str:
 
 
 def sentences(page: str) -> list[str]:
-    return [each.format(**values()) for each in FIGURES["pages"][page]]
+    return [each.format(**values()) for each in MEASUREMENTS["pages"][page]]
 
 
-@pytest.mark.parametrize("page", FIGURES["pages"])
-def test_a_page_names_the_figures_of_the_file(page: str) -> None:
+@pytest.mark.parametrize("page", MEASUREMENTS["pages"])
+def test_a_page_names_the_measurements_of_the_file(page: str) -> None:
     text = text_of(page)
     assert [each for each in sentences(page) if each not in text] == []
 
 
 @pytest.mark.parametrize("page", WHOLE)
-def test_a_page_names_no_other_figures(page: str) -> None:
+def test_a_page_names_no_other_measurements(page: str) -> None:
     text = text_of(page)
     for each in (*sentences(page), *NOT_MEASURED.get(page, ())):
         text = text.replace(each, "")
     assert MEASURED.findall(text) == []
 
 
-def test_every_figure_is_named_by_a_page() -> None:
-    named = "".join(each for page in FIGURES["pages"].values() for each in page)
+def test_every_measurement_is_named_by_a_page() -> None:
+    named = "".join(each for page in MEASUREMENTS["pages"].values() for each in page)
     unnamed = [
         f"{group}.{name}"
-        for group, figures in FIGURES["values"].items()
-        for name in figures
+        for group, named_values in MEASUREMENTS["values"].items()
+        for name in named_values
         if f"{{{group}[{name}]" not in named
     ]
     assert unnamed == []
 
 
 def test_sums_and_ratios_agree() -> None:
-    """What follows from other figures is not measured again."""
-    memory = FIGURES["values"]["memory"]
+    """A sum or ratio is never a measurement of its own."""
+    memory = MEASUREMENTS["values"]["memory"]
     assert int(memory["own"]) + int(memory["libraries"]) == int(memory["resident"])
-    for name, case in FIGURES["values"]["clients"].items():
+    for name, case in MEASUREMENTS["values"]["clients"].items():
         ours, theirs = (float(each) for each in case["cpu"].split(" / "))
         assert ours / theirs == pytest.approx(float(case["cpu_ratio"]), abs=0.03), name
 
