@@ -390,7 +390,9 @@ def test_where_there_is_nothing_one_sees_how_to_begin(console: Console, kind: st
     console.page.route("**/OverviewService/List*Figures", lambda route: route.fulfill(json=empty))
     console.go(kind)
     expect(console.page.get_by_role("heading", name=f"No {kind} yet")).to_be_visible()
-    expect(console.page.get_by_label("program")).to_contain_text(re.compile(r'ClientConfiguration\("127.0.0.1:\d+"'))
+    expect(console.page.get_by_label("program", exact=True)).to_contain_text(
+        re.compile(r'ClientConfiguration\("127.0.0.1:\d+"')
+    )
     console.assert_well_made()
     console.assert_text_stands_out()
 
