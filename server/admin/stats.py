@@ -250,11 +250,20 @@ MovedSource = Callable[[], Moved]
 """Return the number of messages sent and received since the start."""
 
 
-class Recording:
-    """Samples all series. Lives on the event loop's thread."""
+class OtherSamples(Protocol):
+    """Samples that are taken at the same times."""
 
-    def __init__(self, measures: Iterable[Measure], moved: MovedSource, clock: Clock) -> None:
+    def sample(self, at_ms: int) -> None: ...
+
+
+class Recording:
+    """Samples all series, and then `others`. Lives on the event loop's thread."""
+
+    def __init__(
+        self, measures: Iterable[Measure], moved: MovedSource, clock: Clock, others: Sequence[OtherSamples] = ()
+    ) -> None:
         self._measures = tuple(measures)
+        self._others = others
         self._moved = moved
         self._clock = clock
         self._sampled_s = clock.monotonic_s()
@@ -268,6 +277,8 @@ class Recording:
         at_ms = round(self._clock.wall_ms() / INTERVAL_MS) * INTERVAL_MS
         self.history.add(at_ms, [each.next(seconds) for each in self._measures])
         self.days.note(self._moved())
+        for each in self._others:
+            each.sample(at_ms)
 
     async def run(self) -> None:
         """Take samples until cancelled. In any time zone, one sample is at midnight."""
@@ -285,12 +296,13 @@ def until_next_ms(now_ms: int) -> int:
     return left_ms if left_ms >= INTERVAL_MS // 10 else left_ms + INTERVAL_MS
 
 
-def make_recording(sources: Sources) -> Recording:
+def make_recording(sources: Sources, others: Sequence[OtherSamples] = ()) -> Recording:
     traffic = sources.components.sends.metrics.traffic
     return Recording(
         [*_measures(sources), *_stage_measures(sources)],
         lambda: Moved(traffic.messages_sent, traffic.messages_received),
         sources.components.clock,
+        others,
     )
 
 

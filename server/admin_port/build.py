@@ -12,6 +12,7 @@ from quarry_mq.server.admin.browsing import MessageBrowser, Tails
 from quarry_mq.server.admin.concerns import Concerns, UnsentDeadLetters
 from quarry_mq.server.admin.dead_letter_box import DeadLetterBox
 from quarry_mq.server.admin.jobs import DeadLetterWork, MessageResendWork, ResetWork
+from quarry_mq.server.admin.name_history import NameHistory
 from quarry_mq.server.admin.pending import PendingLook
 from quarry_mq.server.admin.sources import Sources
 from quarry_mq.server.admin.stats import LOOP_LATE, Recording, make_recording
@@ -145,12 +146,13 @@ def make_operators_work(sources: Sources, administration: Administration) -> Ope
         cluster=administration.facts.cluster,
         error_reporter=its.edge.error_reporter,
     )
-    recording = make_recording(sources)
+    names = NameHistory(sources.rates, sources.background.lag)
+    recording = make_recording(sources, [names])
     unsent = UnsentDeadLetters(box, sources.background.groups_max)
     around = host_commands(os.environ)
     concerns = Concerns(sources, unsent, lambda: recording.history.latest(LOOP_LATE), around)
     its.sends.metrics.watch(lambda: concern_metrics(concerns.counts, unsent.groups))
     looking = Sampling((unsent.steps, concerns.steps), interval_s=sources.background.sampling.interval_s, clock=clock)
-    overviews = make_overview_service(sources, administration, recording, concerns, jobs=jobs, box=box)
+    overviews = make_overview_service(sources, administration, recording, concerns, names=names, jobs=jobs, box=box)
     services: list[MoreService] = [DeadLetterService(box, its.edge.error_reporter), service, overviews]
     return OperatorsWork(jobs, recording, looking, services, overviews.own_overview)

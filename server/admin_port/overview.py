@@ -19,6 +19,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import (
 from quarry_mq.server.admin.administration import Administration
 from quarry_mq.server.admin.concerns import Concern, Concerns, Severity
 from quarry_mq.server.admin.dead_letter_box import DeadLetterBox
+from quarry_mq.server.admin.name_history import Named, NameHistory
 from quarry_mq.server.admin.pages import (
     LIMIT_DEFAULT,
     LIMIT_MAX,
@@ -221,6 +222,7 @@ def make_overview_service(
     recording: Recording,
     concerns: Concerns,
     *,
+    names: NameHistory,
     jobs: Jobs,
     box: DeadLetterBox,
 ) -> OverviewService:
@@ -232,6 +234,7 @@ def make_overview_service(
         administration,
         Overviews(sources, recording, concerns, open_jobs),
         recording.history,
+        names=names,
         members=None if cluster is None else OverviewsOfMembers(cluster.members, cluster.peers.overview),
         topics=TopicPages(sources),
         groups=GroupPages(sources, box.waiting),
@@ -248,6 +251,7 @@ class OverviewService(OverviewServiceServicer):
         overviews: Overviews,
         history: History,
         *,
+        names: NameHistory,
         members: OverviewsOfMembers | None,
         topics: TopicPages,
         groups: GroupPages,
@@ -256,6 +260,7 @@ class OverviewService(OverviewServiceServicer):
         self._administration = administration
         self._overviews = overviews
         self._history = history
+        self._names = names
         self._members = members
         self._topics = topics
         self._groups = groups
@@ -280,7 +285,13 @@ class OverviewService(OverviewServiceServicer):
     @answers
     def GetHistory(self, request: pb.GetHistoryRequest) -> pb.History:
         after_ms = request.after_ms if request.HasField("after_ms") else None
-        return history_message(self._history.excerpt(request.series, after_ms))
+        if request.topic and request.group:
+            raise Invalid("topic, group: only one of both")
+        if not request.topic and not request.group:
+            return history_message(self._history.excerpt(request.series, after_ms))
+        kind, name = (Named.TOPIC, request.topic) if request.topic else (Named.GROUP, request.group)
+        printable(kind.value, name)
+        return history_message(self._names.excerpt(kind, name, request.series, after_ms))
 
     async def ListTopicFigures(
         self, request: pb.ListTopicFiguresRequest, context: _Context

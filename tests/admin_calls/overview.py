@@ -41,6 +41,9 @@ ROWS: Final[Table] = of_service(
         malformed=[
             Refusal({"series": [CONTROL]}, BAD, "series: there is no series 'a"),
             Refusal({"series": [ENDLESS]}, BAD, "series: there is no series 'xxx"),
+            Refusal({"topic": CONTROL}, BAD, "topic: "),
+            Refusal({"group": ENDLESS}, BAD, "group: "),
+            Refusal({"topic": TOPIC, "group": TOPIC}, BAD, "topic, group: only one of both"),
         ],
         needs=GET_BROKER,
     ),

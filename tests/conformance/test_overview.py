@@ -216,6 +216,20 @@ def test_the_last_hour_ends_with_what_there_is_now(bench: Bench) -> None:
     assert all(len(each.values) == len(everything.at_ms) for each in everything.series)
 
 
+def test_the_last_hour_of_a_topic_and_of_a_group(bench: Bench) -> None:
+    series = ["in_flight_messages", "ready_messages", "lag_seconds"]
+
+    def is_known(answer: Any) -> bool:
+        return bool(answer.series[0].values[-1:] == [3.0])
+
+    for name in ({"topic": "orders"}, {"group": "billing"}):
+        found = bench.until("GetHistory", pb.GetHistoryRequest(series=series, **name), is_known)
+        assert [each.unit for each in found.series] == ["messages", "messages", "seconds"]
+        assert len(found.at_ms) == len(found.series[2].values)
+    nobody = bench.call("GetHistory", pb.GetHistoryRequest(topic="nobody"))
+    assert ([*nobody.at_ms], len(nobody.series)) == ([], 5)
+
+
 def test_a_sample_costs_next_to_nothing(bench: Bench) -> None:
     async def samples() -> list[float]:
         recording, costs = make_recording(bench.broker.broker._sources), []

@@ -57,6 +57,13 @@ def _of_topic(action: Action) -> Accesses:
     return lambda request, _cluster: [Access(TOPIC, request.topic, action)]
 
 
+def _history(request: Any, cluster: str) -> list[Access]:
+    """Return what the past of a topic, of a group or of the broker needs."""
+    named = [Access(TOPIC, request.topic, Action.GET)] if request.topic else []
+    named += [Access(GROUP, request.group, Action.GET)] if request.group else []
+    return named or _cluster(Action.GET)(request, cluster)
+
+
 def _of_group(action: Action) -> Accesses:
     return lambda request, _cluster: [Access(GROUP, request.group, action)]
 
@@ -201,7 +208,7 @@ ACCESSES: Final[Mapping[str, Accesses]] = {
     "VerificationService/CancelVerification": _cluster(Action.UPDATE),
     "OverviewService/GetOverview": _cluster(Action.GET),
     "OverviewService/ListOverviews": _cluster(Action.GET),
-    "OverviewService/GetHistory": _cluster(Action.GET),
+    "OverviewService/GetHistory": _history,
     "OverviewService/ListTopicFigures": _listed(TOPIC, GROUP),
     "OverviewService/ListGroupFigures": _listed(TOPIC, GROUP),
 }

@@ -177,12 +177,16 @@ class ListOverviewsResponse(_message.Message):
     def __init__(self, members: _Optional[_Iterable[_Union[MemberOverview, _Mapping]]] = ...) -> None: ...
 
 class GetHistoryRequest(_message.Message):
-    __slots__ = ("series", "after_ms")
+    __slots__ = ("series", "after_ms", "topic", "group")
     SERIES_FIELD_NUMBER: _ClassVar[int]
     AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     series: _containers.RepeatedScalarFieldContainer[str]
     after_ms: int
-    def __init__(self, series: _Optional[_Iterable[str]] = ..., after_ms: _Optional[int] = ...) -> None: ...
+    topic: str
+    group: str
+    def __init__(self, series: _Optional[_Iterable[str]] = ..., after_ms: _Optional[int] = ..., topic: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
 
 class History(_message.Message):
     __slots__ = ("interval_ms", "at_ms", "series")
