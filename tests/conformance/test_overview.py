@@ -222,8 +222,9 @@ def test_the_last_hour_of_a_topic_and_of_a_group(bench: Bench) -> None:
     def is_known(answer: Any) -> bool:
         return bool(answer.series[0].values[-1:] == [3.0])
 
-    for name in ({"topic": "orders"}, {"group": "billing"}):
-        found = bench.until("GetHistory", pb.GetHistoryRequest(series=series, **name), is_known)
+    of_topic = pb.GetHistoryRequest(series=series, topic="orders")
+    for request in (of_topic, pb.GetHistoryRequest(series=series, group="billing")):
+        found = bench.until("GetHistory", request, is_known)
         assert [each.unit for each in found.series] == ["messages", "messages", "seconds"]
         assert len(found.at_ms) == len(found.series[2].values)
     nobody = bench.call("GetHistory", pb.GetHistoryRequest(topic="nobody"))

@@ -57,7 +57,7 @@ def _of_topic(action: Action) -> Accesses:
     return lambda request, _cluster: [Access(TOPIC, request.topic, action)]
 
 
-def _history(request: Any, cluster: str) -> list[Access]:
+def _history(request: Any, cluster: str) -> Iterable[Access]:
     """Return what the past of a topic, of a group or of the broker needs."""
     named = [Access(TOPIC, request.topic, Action.GET)] if request.topic else []
     named += [Access(GROUP, request.group, Action.GET)] if request.group else []

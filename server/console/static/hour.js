@@ -6,17 +6,18 @@ const WIDTH = 120;
 const HEIGHT = 28;
 
 export class Hour {
-  // `names`: of series; none means all.
-  constructor(view, names = []) {
+  // `names`: of series; none means all. `of`: {topic} or {group}; the whole broker without.
+  constructor(view, names = [], of = {}) {
     this.view = view;
     this.names = names;
+    this.of = of;
     this.times = [];
     this.series = new Map();
   }
 
   async refresh() {
     const after = this.times.length ? { afterMs: String(this.times.at(-1)) } : {};
-    this.keep(await this.view.call("OverviewService/GetHistory", { series: this.names, ...after }));
+    this.keep(await this.view.call("OverviewService/GetHistory", { series: this.names, ...this.of, ...after }));
     return this;
   }
 

@@ -10,7 +10,7 @@ import { resetForm } from "./reset.js";
 import { attributesText, facts, table } from "./table.js";
 import { tabs } from "./tabs.js";
 import { isAbort, missing, section } from "./view.js";
-import { figuresOf, WatchedCharts } from "./watched.js";
+import { activity, figuresOf } from "./watched.js";
 import { workButton } from "./work.js";
 
 const REFRESH_MS = 10000;
@@ -60,7 +60,7 @@ export async function show(view) {
       { everyMs: REFRESH_MS },
     );
   tabs(view, ["groups", name], [
-    ["overview", "Overview", () => [...progress(view, name), settings]],
+    ["overview", "Overview", () => [progress(view, name), activity(view, "group", name), settings]],
     ["queues", "Queues", () => section(view, "Progress by queue", () => queuesTable(view, name), { everyMs: REFRESH_MS })],
     ["clients", "Clients", clients],
     ["reset", "Reset offsets", () => resetForm(view, name, () => {})],
@@ -85,15 +85,12 @@ function enabling(view, group, refresh) {
   });
 }
 
-// How far it is in each topic, and its figures over time.
 function progress(view, name) {
-  const charts = new WatchedCharts("group", name);
-  const topics = section(
+  return section(
     view,
     "Topics and lag",
     async () => {
       const own = await figuresOf(view, "group", name);
-      past.refresh();
       if (!own) return unknown("the broker has no stats of this group");
       return [
         summary(own),
@@ -110,8 +107,6 @@ function progress(view, name) {
     },
     { everyMs: REFRESH_MS },
   );
-  const past = section(view, "Activity", async () => charts.draw());
-  return [topics, past];
 }
 
 function summary(own) {

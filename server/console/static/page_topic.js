@@ -9,7 +9,7 @@ import { sendForm } from "./send.js";
 import { attributesText, facts, pager, table } from "./table.js";
 import { tabs } from "./tabs.js";
 import { attributesOf, topicFields } from "./topic_form.js";
-import { figuresOf, WatchedCharts } from "./watched.js";
+import { activity, figuresOf } from "./watched.js";
 import { isAbort, missing, section } from "./view.js";
 
 const REFRESH_MS = 10000;
@@ -57,23 +57,19 @@ export async function show(view) {
       ),
     );
   tabs(view, ["topics", name], [
-    ["overview", "Overview", () => [...activity(view, name), settings]],
+    ["overview", "Overview", () => [groupsOf(view, name), activity(view, "topic", name), settings]],
     ["queues", "Queues", queues],
     ["clients", "Clients", clients],
     ["send", "Send a message", () => sendForm(view, name, () => {})],
   ]);
 }
 
-// Its groups with how far they are behind, and its figures over time.
-function activity(view, name) {
-  const charts = new WatchedCharts("topic", name);
-  let own = null;
-  const groups = section(
+function groupsOf(view, name) {
+  return section(
     view,
     "Groups",
     async () => {
-      own = await figuresOf(view, "topic", name);
-      past.refresh();
+      const own = await figuresOf(view, "topic", name);
       if (!own) return h("p", { class: "empty" }, "The broker has no figures of this topic.");
       const more = Number(own.groupCount) - own.groups.length;
       return [
@@ -83,8 +79,6 @@ function activity(view, name) {
     },
     { everyMs: REFRESH_MS },
   );
-  const past = section(view, "Activity", async () => charts.draw());
-  return [groups, past];
 }
 
 async function queuesTable(view, topic, pages, refresh) {

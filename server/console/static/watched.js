@@ -1,11 +1,11 @@
-// The figures of one topic or group: as the broker tells them now, and since this window first looked at them. The broker
-// keeps no past of single topics and groups.
+// The figures of one topic or group: as the broker tells them now, and in the last hour.
 import { ChartSet } from "./chart_set.js";
-import { isKnown } from "./format.js";
+import { h } from "./dom.js";
+import { Hour } from "./hour.js";
+import { section } from "./view.js";
 
-const SAMPLES_MAX = 360;
+const REFRESH_MS = 10000;
 const ROUNDS_MAX = 20;
-const past = new Map();
 
 // The figures of this very topic or group; null without any. Names are looked for by what is in them, in order, so that
 // it may be behind others.
@@ -17,70 +17,50 @@ export async function figuresOf(view, kind, name) {
     const answer = await view.call(method, { contains: name, after, limit: 100, ...more });
     const rows = answer[`${kind}s`];
     const own = rows.find((one) => one[kind].name === name);
-    if (own) {
-      remember(kind, name, own);
-      return own;
-    }
+    if (own) return own;
     if (!answer.hasMore || !rows.length) break;
     after = rows.at(-1)[kind].name;
   }
   return null;
 }
 
-const numberOf = (value) => (isKnown(value) ? Number(value) : NaN);
-
-function total(pairs, name) {
-  return pairs.reduce((sum, one) => sum + numberOf(one[name]), 0);
+// A section with charts of rates, backlog and age.
+export function activity(view, kind, name) {
+  const hour = new Hour(view, [], { [kind]: name });
+  const set = new ChartSet();
+  return section(
+    view,
+    "Activity",
+    async () => {
+      await hour.refresh();
+      if (!hour.times.length)
+        return h(
+          "p",
+          { class: "empty" },
+          `The broker keeps the past of the busiest ${kind}s and of those furthest behind; this one is not among them, or not yet.`,
+        );
+      set.update(hour.times, plans(kind, hour));
+      return set.nodes;
+    },
+    { everyMs: REFRESH_MS },
+  );
 }
 
-function remember(kind, name, own) {
-  const pairs = own.groups ?? own.topics;
-  const key = `${kind}/${name}`;
-  if (!past.has(key)) past.set(key, { times: [], rows: [] });
-  const kept = past.get(key);
-  const lags = pairs.map((one) => numberOf(one.lagMs));
-  kept.times.push(Date.now());
-  kept.rows.push({
-    sent: numberOf(own.sentPerSecond),
-    received: kind === "topic" ? numberOf(own.receivedPerSecond) : total(pairs, "receivedPerSecond"),
-    ready: isKnown(own.ready) ? numberOf(own.ready) : total(pairs, "ready"),
-    inFlight: isKnown(own.inFlight) ? numberOf(own.inFlight) : total(pairs, "inFlight"),
-    lag: isKnown(own.lagMs) ? numberOf(own.lagMs) : Math.max(0, ...lags),
-  });
-  if (kept.times.length > SAMPLES_MAX) {
-    kept.times.shift();
-    kept.rows.shift();
-  }
-}
-
-export class WatchedCharts {
-  constructor(kind, name) {
-    this.kind = kind;
-    this.key = `${kind}/${name}`;
-    this.set = new ChartSet("since this window first looked at it");
-  }
-
-  // The nodes, drawn with what is known by now.
-  draw() {
-    const kept = past.get(this.key) ?? { times: [], rows: [] };
-    const values = (name) => kept.rows.map((one) => one[name]);
-    const rates = [
-      this.kind === "topic" && { label: "sent", values: values("sent") },
-      { label: "received", values: values("received") },
-    ].filter(Boolean);
-    this.set.update(kept.times, [
-      ["Messages per second", "messages/s", rates, true],
-      [
-        this.kind === "topic" ? "Waiting for its groups" : "Waiting messages",
-        "messages",
-        [
-          { label: "ready", values: values("ready") },
-          { label: "in flight", values: values("inFlight") },
-        ],
-        true,
-      ],
-      ["Age of the oldest waiting message", "ms", [{ label: "oldest", values: values("lag") }], true],
-    ]);
-    return this.set.nodes;
-  }
+function plans(kind, hour) {
+  const line = (label, name) => ({ label, values: hour.valuesOf(name) });
+  return [
+    [
+      "Messages per second",
+      "messages/s",
+      [kind === "topic" && line("sent", "sent_per_second"), line("received", "received_per_second")].filter(Boolean),
+      true,
+    ],
+    [
+      kind === "topic" ? "Waiting for its groups" : "Waiting messages",
+      "messages",
+      [line("ready", "ready_messages"), line("in flight", "in_flight_messages")],
+      true,
+    ],
+    ["Age of the oldest waiting message", "seconds", [line("oldest", "lag_seconds")], true],
+  ];
 }
