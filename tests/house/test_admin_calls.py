@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from quarry_mq.protocol.admin_methods import methods
+from quarry_mq.protocol.admin_methods import methods, short_name
 from quarry_mq.server.admin_port.calls.access import ALL, CLUSTER, JOB_SERVICE, SUPER_SERVICES, admin_needs
 from quarry_mq.server.security.credentials import Access
 from tests.admin_calls.rows import Elsewhere, Never, SuperUsers
@@ -24,6 +24,9 @@ GRPCURL: Final = ROOT / "docs" / "grpcurl.md"
 QUICK_REFERENCE: Final = ROOT / "docs" / "quick-reference.md"
 ANY_CALL: Final = "quarry call"
 """The command `call` makes every call; ours have commands of their own."""
+
+BY_REQUEST: Final = {"OverviewService/GetHistory": "`get` on the cluster; of a topic or group, `get` on it"}
+"""What calls need whose requests name one thing or another."""
 
 BY_JOB: Final = {
     "BeginJob": "what the work of the job needs",
@@ -73,6 +76,8 @@ def needed(path: str) -> str:
         return "to be a super user"
     if service == JOB_SERVICE:
         return BY_JOB[path.partition("/")[2]]
+    if (short := short_name(f"/{path}")) in BY_REQUEST:
+        return BY_REQUEST[short]
     return " and ".join(_text(access) for (access,) in admin_needs(f"/{path}", _Anything(), "any"))
 
 
