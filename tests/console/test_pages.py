@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from quarry_mq.cli.demo import free_ports
-from tests.console.chromium import PHONE, WIDE, Console, chromium, needs_chromium, window
+from tests.console.chromium import PHONE, WAIT_MS, WIDE, Console, chromium, needs_chromium, window
 from tests.console.shop import DEAD, HOSTILE, ORDERS, Sent, Shop
 from tests.e2e.broker import Broker, environment_of
 
@@ -338,7 +338,7 @@ def test_a_page_of_one_thing_has_tabs_with_addresses_and_charts(console: Console
     console.go("groups/audit")
     bar = page.get_by_role("navigation", name="Parts of this page")
     expect(bar.get_by_role("link", name="Overview")).to_have_attribute("aria-current", "page")
-    expect(page.get_by_role("figure", name="Waiting messages")).to_contain_text("in flight")
+    expect(page.get_by_role("figure", name="Waiting messages")).to_contain_text("in flight", timeout=WAIT_MS)
     bar.get_by_role("link", name="Queues").click()
     expect(page.get_by_role("table", name="Queues that audit reads")).to_be_visible()
     assert page.url.endswith("#/groups/audit?tab=queues")
