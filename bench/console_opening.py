@@ -37,6 +37,7 @@ SIZES: Final = {
 }
 PAGES: Final = {
     "overview": "",
+    "time by stage": "stages",
     "topics": "topics",
     "the busiest topics": "topics?order=FIGURE_ORDER_BUSIEST",
     "topics by a part of their name": "topics?contains={part}",

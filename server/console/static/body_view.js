@@ -40,7 +40,8 @@ function parsed(text) {
   }
 }
 
-export function bodyView(message) {
+// `isBrief`: without its sizes.
+export function bodyView(message, { isBrief = false } = {}) {
   const body = message.body ?? {};
   const json = body.isCut ? undefined : parsed(body.text);
   const hasText = body.text !== null && body.text !== undefined;
@@ -67,7 +68,7 @@ export function bodyView(message) {
   return h(
     "div",
     null,
-    facts([
+    !isBrief && facts([
       ["Size in the log", bytes(message.bodySize)],
       ["Size", bytes(body.plainSize, "it could not be uncompressed")],
       ["Compression", message.compression ?? "none"],

@@ -1,7 +1,7 @@
 // A message beside the list that it is in.
 import { bodyView } from "./body_view.js";
 import { h } from "./dom.js";
-import { age, exact } from "./format.js";
+import { age, bytes, exact } from "./format.js";
 import { icon } from "./icons.js";
 import { messageLink, topicLink } from "./links.js";
 import { facts } from "./table.js";
@@ -28,6 +28,8 @@ export function messagePanel(message, step, close) {
       button("Next in the list", () => step(1), "↓"),
       button("Close", close, icon("close")),
     ),
+    bodyView(message, { isBrief: true }),
+    h("h4", null, "About it"),
     facts([
       message.topic && ["Topic", topicLink(message.topic)],
       ["Stored", age(message.storedAtMs)],
@@ -37,10 +39,9 @@ export function messagePanel(message, step, close) {
       ["Keys", message.keys?.length ? message.keys.join(" ") : "none"],
       message.messageGroup && ["Message group", message.messageGroup],
       message.liteTopic && ["Lite topic", message.liteTopic],
+      ["Body", bytes(message.bodySize)],
       ["Location in the log", exact(message.physicalOffset)],
     ]),
-    h("h4", null, "Body"),
-    bodyView(message),
     Object.keys(message.properties ?? {}).length > 0 &&
       h(
         "details",
