@@ -23,7 +23,7 @@ SERIES: Final = (
     Series("in_flight_messages", "messages"),
     Series("lag_seconds", "seconds"),
 )
-"""Nothing is sent by a group: its first series is unknown."""
+"""The series of a name. The first one is unknown of a group, which sends nothing."""
 
 
 class Named(Enum):
