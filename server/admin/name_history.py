@@ -27,7 +27,7 @@ SERIES: Final = (
 
 
 class Named(Enum):
-    """What has a name and an hour of its own."""
+    """The two kinds of names that have an hour of their own."""
 
     TOPIC = "topic"
     GROUP = "group"

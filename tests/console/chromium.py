@@ -107,7 +107,7 @@ class Console:
         self.page.set_default_timeout(WAIT_MS)
         self.context = context
         self.mistakes: list[str] = []
-        """What the browser has complained of."""
+        """The complaints of the browser."""
         self._url = url
         self._pictures = pictures
         self.page.on("console", self._hear)
@@ -171,7 +171,7 @@ class Console:
         self.page.locator(within).get_by_label(label).first.fill(text)
 
     def confirm(self, label: str, *, typed: str | None = None) -> None:
-        """In the dialog that is open, which must go away by that."""
+        """Press a button of the open dialog, which must go away by that."""
         dialog = self.page.locator("dialog[open]")
         if typed is not None:
             expect(dialog.get_by_role("button", name=label, exact=True)).to_be_disabled()
@@ -227,7 +227,7 @@ class Console:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Without its own sandbox: containers do not let it have one."""
+    """Start a browser without its own sandbox: containers do not let it have one."""
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         try:
