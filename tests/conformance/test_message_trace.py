@@ -27,7 +27,7 @@ def attempts_of(group: pb.GroupTrace) -> int | None:
 
 
 async def trace(broker: RunningBroker, topic: str, key: str) -> list[Traced]:
-    """Of each message, the newest first: queue, group, attempts and state."""
+    """Return queue, group, attempts and state of each message, the newest first."""
     async with grpc.aio.insecure_channel(broker.admin) as channel:
         stub = QueryServiceStub(channel)
         answer = await stub.TraceMessages(pb.QueryMessagesRequest(topic=topic, key=key))
