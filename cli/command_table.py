@@ -84,7 +84,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         ),
         "history": Entry(
             "quarry_mq.cli.online.broker.overview:history",
-            "Show the stats of the last hour, one line per series (docs/admin-calls.md).",
+            "Show the stats of the last hour, one line per series.",
         ),
         "stats": Entry(
             "quarry_mq.cli.online.broker.stats:stats",
@@ -164,7 +164,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "index": Entry("quarry_mq.cli.local.index:commands", "Key index files, of a store or of a live broker."),
         "migration": Entry(
             "quarry_mq.cli.online.maintenance.migration:commands",
-            "Move the consume queues of a live broker from files to RocksDB, and back (docs/migration.md).",
+            "Move the consume queues of a live broker from files to RocksDB, and back.",
         ),
         "verification": Entry(
             "quarry_mq.cli.online.maintenance.verification:commands",
@@ -172,8 +172,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         ),
         "call": Entry(
             "quarry_mq.cli.online.broker.call:call",
-            "Make a call of the admin port (docs/admin-calls.md) with a request in protobuf's JSON, and show the "
-            "answer.",
+            "Make a call of the admin port with a request in protobuf's JSON, and show the answer.",
         ),
     },
     "Stopped stores": {

@@ -36,7 +36,7 @@ NameOrNone = Annotated[
 @commands.command(name="list")
 def list_contexts(*, as_json: Json = False) -> None:
     """List the contexts of the file, and show which one is used by default."""
-    print_rows([_fields(name) for name in all_contexts()], COLUMNS, as_json=as_json)
+    print_rows([_fields(name) for name in all_contexts()], COLUMNS, as_json=as_json, kind="contexts")
 
 
 @commands.command()

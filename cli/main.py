@@ -43,8 +43,7 @@ def quarry(
             "--context",
             metavar="NAME",
             envvar=NAME_VARIABLE,
-            help="Use the broker, TLS files and user of this context from ~/.config/quarry/contexts.toml "
-            "(docs/tls.md).",
+            help="Use the broker, TLS files and user of this context from ~/.config/quarry/contexts.toml.",
         ),
     ] = None,
     _version: Annotated[

@@ -18,9 +18,7 @@ def serve(
     *,
     config: Annotated[
         Path | None,
-        typer.Option(
-            "--config", envvar="QUARRY_CONFIG", metavar="FILE", help="File with settings in TOML (docs/settings.md)."
-        ),
+        typer.Option("--config", envvar="QUARRY_CONFIG", metavar="FILE", help="File with settings in TOML."),
     ] = None,
     store: Annotated[
         Path | None,

@@ -61,7 +61,7 @@ def list_files(store: StoreOrNone = None, *, admin: AdminOrNone = None, as_json:
     else:
         with _looked_at(store, None) as indexes:
             rows = [_fields(each) for each in index_files(indexes)]
-    print_rows(rows, COLUMNS, as_json=as_json)
+    print_rows(rows, COLUMNS, as_json=as_json, kind="index files")
 
 
 @commands.command()
@@ -90,10 +90,15 @@ def verify(
     if admin is not None:
         with _broker(store, admin) as broker:
             stream = broker.VerifyIndexFiles(pb.VerifyIndexFilesRequest(), timeout=CALL_TIMEOUT_S)
-            print_rows(rows(map(_file, stream)), VERDICTS, as_json=as_json)
+            print_rows(rows(map(_file, stream)), VERDICTS, as_json=as_json, kind="index files")
     else:
         with _looked_at(store, _objects(upload_to, upload_option)) as indexes:
-            print_rows(rows(checked(indexes, each) for each in index_files(indexes)), VERDICTS, as_json=as_json)
+            print_rows(
+                rows(checked(indexes, each) for each in index_files(indexes)),
+                VERDICTS,
+                as_json=as_json,
+                kind="index files",
+            )
     raise typer.Exit(max(statuses))
 
 

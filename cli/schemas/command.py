@@ -20,7 +20,7 @@ def schema(
     ] = None,
     *,
     as_page: Annotated[
-        bool, typer.Option("--page", help="Print the page docs/json.md with all fields instead.")
+        bool, typer.Option("--page", help="Print a page in Markdown about all commands and fields instead.")
     ] = False,
 ) -> None:
     """Print the JSON Schema of the lines that a command prints with --json."""

@@ -52,7 +52,8 @@ def near(name: str, names: Sequence[str]) -> list[str]:
 def _no_answer(found: re.Match[str], _names: Names) -> str:
     if any(word in found["why"].lower() for word in _TLS_WORDS):
         return (
-            "the other side closes the connection: only one side uses TLS, or a certificate is not trusted: docs/tls.md"
+            "the other side closes the connection: only one side uses TLS, or a certificate is not trusted: "
+            "`quarry context add` has --tls and --tls-ca"
         )
     return f"start a broker with `quarry serve --store DIR`, or name one with --admin, --endpoint or {_context()}"
 

@@ -38,8 +38,12 @@ def object_lines(fields: Mapping[str, object]) -> Iterator[str]:
         yield f"{name:<{width}}  {_text(value)}".rstrip()
 
 
-def print_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str], *, as_json: bool) -> None:
+def print_rows(
+    rows: Iterable[Mapping[str, object]], columns: Sequence[str], *, as_json: bool, kind: str = "rows"
+) -> None:
     """Print many objects, one line each, as they come. People get the given columns, programs get all fields.
+
+    Without any, people read "no" and the `kind`.
 
     Columns are as wide as their heading or a usual value: a million rows are not kept to find the widest.
     """
@@ -50,7 +54,7 @@ def print_rows(rows: Iterable[Mapping[str, object]], columns: Sequence[str], *, 
     widths = [max(len(column), 11) for column in columns]
     coming = iter(rows)
     first = list(islice(coming, 1))  # a refusal comes before the heading
-    say(_line(columns, widths))
+    say(_line(columns, widths) if first else f"no {kind}")
     for row in chain(first, coming):
         say(_line([_text(row[column]) for column in columns], widths))
 

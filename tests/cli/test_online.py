@@ -113,6 +113,9 @@ def test_a_broker_that_is_not_there_is_named() -> None:
         ["topic", "list", "--admin"],
         ["produce", "t", "x", "--endpoint"],
         ["consume", "t", "--endpoint"],
+        ["migration", "status", "--admin"],
+        ["verification", "begin", "--admin"],
+        ["job", "cancel", "1", "--admin"],
     ):
         result = Quarry(None).result(*arguments, "127.0.0.1:1")
         assert result.exit_code == 2

@@ -13,6 +13,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from quarry_mq.cli.online.connection.administration import asked_names, service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.hints import near
 from quarry_mq.cli.terminal.output import json_line
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.protocol.admin_methods import methods, stub_of
@@ -30,7 +31,7 @@ def call(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Make a call of the admin port (docs/admin-calls.md) with a request in protobuf's JSON, and show the answer.
+    """Make a call of the admin port with a request in protobuf's JSON, and show the answer.
 
     The service's package may be left out. Calls are signed where the context names a user, which grpcurl cannot do.
     Ends with status 2 when the answer's status is not OK.
@@ -53,7 +54,9 @@ def _method(name: str) -> MethodDescriptor:
     known = methods()
     found = [path for path in known if path == name or path.endswith(f".{name}")]
     if not found:
-        raise typer.BadParameter(f"no call {name!r}; docs/admin-calls.md lists all calls", param_hint="SERVICE/METHOD")
+        meant = ", ".join(near(name, [path.rpartition(".")[2] for path in known]))
+        advice = f"did you mean {meant}?" if meant else "one looks like Admin/GetTopicRoute"
+        raise typer.BadParameter(f"no call {name!r}; {advice}", param_hint="SERVICE/METHOD")
     return known[found[0]]
 
 

@@ -28,7 +28,7 @@ def members(admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
     """List the members of the cluster as the broker sees them."""
     with service_port(admin, MembersServiceStub) as broker:
         found = broker.ListMembers(pb.ListMembersRequest(), timeout=CALL_TIMEOUT_S).members
-        print_rows(map(_fields, found), COLUMNS, as_json=as_json)
+        print_rows(map(_fields, found), COLUMNS, as_json=as_json, kind="members")
 
 
 @commands.command()

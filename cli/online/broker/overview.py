@@ -45,7 +45,7 @@ def overview(
 ) -> None:
     """Show the state of a broker at a glance: rates, lag, disk usage and problems.
 
-    What needs attention comes first, each with the command that helps (docs/concerns.md).
+    What needs attention comes first, each with the command that helps.
 
     `-` stands for an unknown value, such as the messages of a day that began before the broker. `at least` marks a lag
     when there are more groups than the broker counts.
@@ -78,14 +78,14 @@ def history(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Show the stats of the last hour, one line per series (docs/admin-calls.md).
+    """Show the stats of the last hour, one line per series.
 
     A column of the curve is a minute: its highest value, on a scale from 0 to the highest value of the hour; `·` is
     unknown. With --json every number is printed, one each ten seconds; null is unknown.
     """
     with service_port(admin, OverviewServiceStub) as broker:
         found = broker.GetHistory(pb.GetHistoryRequest(series=series or ()), timeout=CALL_TIMEOUT_S)
-    print_rows(_series_rows(found, as_json=as_json), HISTORY_COLUMNS, as_json=as_json)
+    print_rows(_series_rows(found, as_json=as_json), HISTORY_COLUMNS, as_json=as_json, kind="series")
 
 
 def overview_fields(found: pb.Overview) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def show(user: UserName, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False)
     """List the rules of one user."""
     with security_port(admin) as broker:
         policy = broker.GetPolicy(pb.GetPolicyRequest(user=user), timeout=CALL_TIMEOUT_S)
-    print_rows((_fields(user, rule) for rule in policy.rules), COLUMNS, as_json=as_json)
+    print_rows((_fields(user, rule) for rule in policy.rules), COLUMNS, as_json=as_json, kind="rules")
 
 
 @commands.command(name="list")
@@ -99,7 +99,7 @@ def list_rules(*, prefix: Prefix = "", admin: Admin = ADMIN_DEFAULT, as_json: Js
     with security_port(admin) as broker:
         answer = broker.ListPolicies(pb.ListPoliciesRequest(prefix=prefix))
         rows = (_fields(policy.user, rule) for page in answer for policy in page.policies for rule in policy.rules)
-        print_rows(rows, COLUMNS, as_json=as_json)
+        print_rows(rows, COLUMNS, as_json=as_json, kind="rules")
 
 
 @commands.command(name="test")

@@ -26,7 +26,7 @@ def list_settings(admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
     """List the settings that can be changed, with where their values come from."""
     with service_port(admin, SettingsServiceStub) as broker:
         found = broker.ListSettings(pb.ListSettingsRequest(), timeout=CALL_TIMEOUT_S).settings
-        print_rows(map(_fields, found), COLUMNS, as_json=as_json)
+        print_rows(map(_fields, found), COLUMNS, as_json=as_json, kind="settings")
 
 
 @commands.command()

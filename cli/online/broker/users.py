@@ -129,7 +129,7 @@ def list_users(*, prefix: Prefix = "", admin: Admin = ADMIN_DEFAULT, as_json: Js
         answer = broker.ListUsers(pb.ListUsersRequest(prefix=prefix))
         users = (user for page in answer for user in page.users)
         rows = ({**user_fields(user), **({} if as_json else {"secrets": len(user.secrets)})} for user in users)
-        print_rows(rows, COLUMNS, as_json=as_json)
+        print_rows(rows, COLUMNS, as_json=as_json, kind="users")
 
 
 @commands.command()

@@ -101,13 +101,18 @@ def refusal(error: grpc.RpcError, address: str, *, plain: Collection[grpc.Status
     # Every error of a call is also that call; the type does not say so.
     call = cast("grpc.Call", error)
     code, details = call.code(), call.details() or ""
-    if details and code in plain:
+    if details and code in plain and (code is not grpc.StatusCode.UNAVAILABLE or _is_of_broker(call)):
         return details
     if code is grpc.StatusCode.UNAVAILABLE:
         return f"{address}: no answer from a broker ({details})"
     if code in _PLAIN:
         return details
     return f"{address}: {code.name.lower().replace('_', ' ')}: {details}"
+
+
+def _is_of_broker(call: grpc.Call) -> bool:
+    """Return whether a broker gave the status of this call, and not gRPC itself because no broker answers."""
+    return "received from peer" in getattr(call, "debug_error_string", str)()
 
 
 def known(message: Any, field: str) -> Any:

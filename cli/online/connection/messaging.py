@@ -9,6 +9,7 @@ import grpc
 
 from quarry_mq.cli.contexts import chosen
 from quarry_mq.cli.online.connection.administration import asked_names, endpoint_of, refusal
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT
 from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.hints import no_names
 from quarry_mq.client.errors import CallRefused
@@ -24,7 +25,9 @@ def messaging_port(endpoint: str, *, subscription: Subscription | None = None) -
         with MessagingClient(endpoint_of(endpoint, context), subscription=subscription) as client:
             yield client
     except CallRefused as error:
-        admin = None if context is None else context.admin  # the messaging port lists no names
+        admin = ADMIN_DEFAULT if endpoint == ENDPOINT_DEFAULT else None  # the messaging port lists no names
+        if context is not None and context.admin is not None:
+            admin = context.admin
         end(Exit.COULD_NOT_RUN, str(error), no_names if admin is None else asked_names(admin))
     except grpc.RpcError as error:
         end(Exit.COULD_NOT_RUN, refusal(error, endpoint))

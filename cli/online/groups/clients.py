@@ -66,7 +66,7 @@ def list_clients(
     with service_port(admin, ClientServiceStub) as broker:
         pages = broker.ListClients(request, timeout=CALL_TIMEOUT_S)
         rows = (_fields(each) for page in pages for each in page.clients)
-        print_rows(rows, COLUMNS, as_json=as_json)
+        print_rows(rows, COLUMNS, as_json=as_json, kind="clients")
 
 
 def _fields(each: pb.Client) -> dict[str, object]:

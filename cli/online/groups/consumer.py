@@ -112,7 +112,7 @@ def lag(
     rows = [_row(name, counted) for name, counted in sorted(answer.topic_accumulation.items())]
     if topic is None:
         rows.append(_row(ALL, answer.accumulation))
-    print_rows(rows, COLUMNS, as_json=as_json)
+    print_rows(rows, COLUMNS, as_json=as_json, kind="topics")
 
 
 def _row(topic: str, counted: Any) -> dict[str, object]:

@@ -46,7 +46,7 @@ def list_letters(
     with service_port(admin, DeadLetterServiceStub) as broker:
         request = pb.ListDeadLettersRequest(group=name, from_offset=start, count=limit)
         found = broker.ListDeadLetters(request, timeout=CALL_TIMEOUT_S)
-    print_rows(map(_fields, found.dead_letters), COLUMNS, as_json=as_json)
+    print_rows(map(_fields, found.dead_letters), COLUMNS, as_json=as_json, kind="dead letters")
 
 
 @commands.command()

@@ -178,7 +178,9 @@ def list_groups(*, prefix: Prefix = "", admin: Admin = ADMIN_DEFAULT, as_json: J
     """List groups by name."""
     with admin_port(admin) as broker:
         answer = broker.ListGroups(pb.ListGroupsRequest(prefix=prefix))
-        print_rows((group_fields(group) for page in answer for group in page.groups), COLUMNS, as_json=as_json)
+        print_rows(
+            (group_fields(group) for page in answer for group in page.groups), COLUMNS, as_json=as_json, kind="groups"
+        )
 
 
 @commands.command()
@@ -230,7 +232,7 @@ def reset_offset(
         }
         for reset in answer.queues
     ]
-    print_rows(rows, RESET_COLUMNS, as_json=as_json)
+    print_rows(rows, RESET_COLUMNS, as_json=as_json, kind="queues")
 
 
 def reset_request(

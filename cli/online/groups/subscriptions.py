@@ -32,7 +32,7 @@ def consumers(name: Name, *, topic: OnlyTopic = None, admin: Admin = ADMIN_DEFAU
     request = pb.ListConsumerConnectionRequest(group=definition.Resource(name=name), topic=resource(topic))
     with official_port(admin) as broker:
         answer = broker.call("ListConsumerConnection", request, timeout_s=CALL_TIMEOUT_S)
-    print_rows(map(client_fields, answer.client_info), CONSUMER_COLUMNS, as_json=as_json)
+    print_rows(map(client_fields, answer.client_info), CONSUMER_COLUMNS, as_json=as_json, kind="connected consumers")
 
 
 def subscriptions(name: Name, *, topic: OnlyTopic = None, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
@@ -44,7 +44,9 @@ def subscriptions(name: Name, *, topic: OnlyTopic = None, admin: Admin = ADMIN_D
     request = pb.ListSubscriptionRequest(group=definition.Resource(name=name), topic=resource(topic))
     with official_port(admin) as broker:
         answer = broker.call("ListSubscription", request, timeout_s=CALL_TIMEOUT_S)
-    print_rows(_subscription_rows(answer.subscription_info), SUBSCRIPTION_COLUMNS, as_json=as_json)
+    print_rows(
+        _subscription_rows(answer.subscription_info), SUBSCRIPTION_COLUMNS, as_json=as_json, kind="subscriptions"
+    )
 
 
 def readers(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
@@ -52,7 +54,7 @@ def readers(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) 
     request = pb.ListSubscriptionRequest(topic=definition.Resource(name=name))
     with official_port(admin) as broker:
         answer = broker.call("ListSubscription", request, timeout_s=CALL_TIMEOUT_S)
-    print_rows(_subscription_rows(answer.subscription_info), READER_COLUMNS, as_json=as_json)
+    print_rows(_subscription_rows(answer.subscription_info), READER_COLUMNS, as_json=as_json, kind="readers")
 
 
 def forget(
@@ -88,7 +90,7 @@ def times(name: Name, *, topic: OnlyTopic = None, admin: Admin = ADMIN_DEFAULT, 
     request = pb.QueryTimeSpanRequest(group=definition.Resource(name=name), topics=topics)
     with official_port(admin) as broker:
         answer = broker.call("QueryTimeSpan", request, timeout_s=CALL_TIMEOUT_S)
-    print_rows(map(_time_fields, answer.queue_time_span_list), TIME_COLUMNS, as_json=as_json)
+    print_rows(map(_time_fields, answer.queue_time_span_list), TIME_COLUMNS, as_json=as_json, kind="queues")
 
 
 def resource(name: str | None) -> definition.Resource | None:

@@ -53,7 +53,7 @@ def expire(
         for each in answer.segments
     ]
     unread = [{"group": each.group, "unreadMessages": each.messages} for each in answer.unread]
-    print_rows(segments, SEGMENT_COLUMNS, as_json=as_json)
+    print_rows(segments, SEGMENT_COLUMNS, as_json=as_json, kind="expired files")
     if as_json:
         for row in unread:
             say(json_line(row))

@@ -131,7 +131,7 @@ def list_(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
     """List the jobs that are kept, the newest first."""
     with service_port(admin, JobServiceStub) as broker:
         answer = broker.ListJobs(pb.ListJobsRequest(), timeout=CALL_TIMEOUT_S)
-    print_rows(map(job_fields, answer.jobs), COLUMNS, as_json=as_json)
+    print_rows(map(job_fields, answer.jobs), COLUMNS, as_json=as_json, kind="jobs")
 
 
 @commands.command()

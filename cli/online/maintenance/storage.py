@@ -39,9 +39,9 @@ def storage(
     with service_port(admin, StorageServiceStub) as broker:
         found = broker.GetStorage(pb.GetStorageRequest(), timeout=CALL_TIMEOUT_S)
     if files:
-        print_rows(map(_file, found.segments), FILE_COLUMNS, as_json=as_json)
+        print_rows(map(_file, found.segments), FILE_COLUMNS, as_json=as_json, kind="files")
     elif rocksdb:
-        print_rows(map(_family, found.families), FAMILY_COLUMNS, as_json=as_json)
+        print_rows(map(_family, found.families), FAMILY_COLUMNS, as_json=as_json, kind="column families")
     else:
         parts = {each.name: known(each, "bytes") for each in found.parts}
         print_object({**_storage(found), **({"parts": parts} if as_json else parts)}, as_json=as_json)
@@ -59,7 +59,7 @@ def spans(
     with service_port(admin, StorageServiceStub) as broker:
         ask = partial(broker.ListQueueSpans, timeout=CALL_TIMEOUT_S)
         found = listed(ask, request, "queues", lambda each: each.queue, limit=limit, page_rows=PAGE_ROWS)
-        print_rows(map(_span, found), SPAN_COLUMNS, as_json=as_json)
+        print_rows(map(_span, found), SPAN_COLUMNS, as_json=as_json, kind="queues")
 
 
 def pending(
@@ -80,7 +80,7 @@ def pending(
     with service_port(admin, StorageServiceStub) as broker:
         found = broker.ListPending(pb.ListPendingRequest(limit=limit), timeout=CALL_TIMEOUT_S)
     if rows:
-        print_rows(_pending_rows(found), PENDING_COLUMNS, as_json=as_json)
+        print_rows(_pending_rows(found), PENDING_COLUMNS, as_json=as_json, kind="pending messages")
         return
     print_object(
         {

@@ -74,7 +74,7 @@ def list_(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
     """List the verifications that are kept, the newest first."""
     with _port(admin) as broker:
         answer = broker.ListVerifications(pb.ListVerificationsRequest(), timeout=CALL_TIMEOUT_S)
-    print_rows(map(_head, answer.verifications), COLUMNS, as_json=as_json)
+    print_rows(map(_head, answer.verifications), COLUMNS, as_json=as_json, kind="verifications")
 
 
 @commands.command()

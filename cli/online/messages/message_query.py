@@ -102,7 +102,7 @@ def group_fields(group: pb.GroupTrace) -> dict[str, object]:
 def print_trace(rows: Iterable[dict[str, object]], columns: Sequence[str], *, as_json: bool) -> None:
     """Print rows of traces. People read "not kept" where the broker forgot how often it delivered a message."""
     shown = rows if as_json else map(_told, rows)
-    print_rows(shown, columns, as_json=as_json)
+    print_rows(shown, columns, as_json=as_json, kind="messages")
 
 
 def _told(row: dict[str, object]) -> dict[str, object]:
@@ -173,7 +173,7 @@ def query(
             yield _row(*each)
 
     found = _by_time(wanted, limit, admin) if key is None else _by_key(wanted, limit, admin)
-    print_rows(rows(found), COLUMNS, as_json=as_json)
+    print_rows(rows(found), COLUMNS, as_json=as_json, kind="messages")
     raise typer.Exit(Exit.FINE if shown else Exit.FINDING)
 
 

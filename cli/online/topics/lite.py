@@ -42,7 +42,7 @@ def list_lite_topics(
     with service_port(admin, LiteTopicServiceStub) as broker:
         ask = partial(broker.ListLiteTopics, timeout=CALL_TIMEOUT_S)
         found = listed(ask, request, "lite_topics", lambda each: each.name, limit=limit, page_rows=PAGE_ROWS)
-        print_rows(map(_fields, found), COLUMNS, as_json=as_json)
+        print_rows(map(_fields, found), COLUMNS, as_json=as_json, kind="lite topics")
 
 
 @commands.command()
@@ -117,9 +117,14 @@ def backlog(
     with service_port(admin, LiteTopicServiceStub) as broker:
         found = broker.ListLiteBacklog(request, timeout=CALL_TIMEOUT_S)
     if clients:
-        print_rows(map(_client_fields, found.clients), CLIENT_COLUMNS, as_json=as_json)
+        print_rows(map(_client_fields, found.clients), CLIENT_COLUMNS, as_json=as_json, kind="clients")
     else:
-        print_rows(map(_backlog_fields, found.lite_topics), BACKLOG_COLUMNS, as_json=as_json)
+        print_rows(
+            map(_backlog_fields, found.lite_topics),
+            BACKLOG_COLUMNS,
+            as_json=as_json,
+            kind="lite topics with ready messages",
+        )
         if not found.is_complete:
             say(f"{admin}: there are more lite topics; {found.looked_at} were checked", err=True)
 

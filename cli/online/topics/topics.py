@@ -180,7 +180,9 @@ def list_topics(
     """List topics by name."""
     with admin_port(admin) as broker:
         answer = broker.ListTopics(pb.ListTopicsRequest(prefix=prefix, include_system=system))
-        print_rows((topic_fields(topic) for page in answer for topic in page.topics), COLUMNS, as_json=as_json)
+        print_rows(
+            (topic_fields(topic) for page in answer for topic in page.topics), COLUMNS, as_json=as_json, kind="topics"
+        )
 
 
 @commands.command()
@@ -198,7 +200,7 @@ def show(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> 
         return
     print_object(topic_fields(topic), as_json=False)
     say()
-    print_rows(rows, ("queueId", "minOffset", "maxOffset"), as_json=False)
+    print_rows(rows, ("queueId", "minOffset", "maxOffset"), as_json=False, kind="queues")
 
 
 def topic_fields(topic: pb.Topic) -> dict[str, object]:
@@ -233,7 +235,7 @@ def route(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) ->
     request = official_pb.GetTopicRouteRequest(topic=definition.Resource(name=name))
     with official_port(admin) as broker:
         answer = broker.call("GetTopicRoute", request, timeout_s=CALL_TIMEOUT_S)
-    print_rows(_route_rows(json.loads(answer.topic_route_data)), ROUTE_COLUMNS, as_json=as_json)
+    print_rows(_route_rows(json.loads(answer.topic_route_data)), ROUTE_COLUMNS, as_json=as_json, kind="queues")
 
 
 def status(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:

@@ -71,7 +71,7 @@ def top_topics(
     with service_port(admin, OverviewServiceStub) as broker:
         request = pb.ListTopicFiguresRequest(contains=contains, order=ORDERS[order], include_system=system)
         found = _listed(broker.ListTopicFigures, request, "topics", lambda each: each.topic.name, limit)
-        print_rows(map(_topic_fields, found), TOPIC_COLUMNS, as_json=as_json)
+        print_rows(map(_topic_fields, found), TOPIC_COLUMNS, as_json=as_json, kind="topics")
 
 
 def top_groups(
@@ -89,7 +89,7 @@ def top_groups(
     with service_port(admin, OverviewServiceStub) as broker:
         request = pb.ListGroupFiguresRequest(contains=contains, order=ORDERS[order])
         found = _listed(broker.ListGroupFigures, request, "groups", lambda each: each.group.name, limit)
-        print_rows(map(_group_fields, found), GROUP_COLUMNS, as_json=as_json)
+        print_rows(map(_group_fields, found), GROUP_COLUMNS, as_json=as_json, kind="groups")
 
 
 def _listed(call: Callable[..., Any], request: Any, rows: str, name: Callable[[Any], str], limit: int) -> Iterator[Any]:
