@@ -17,10 +17,9 @@ REASON = "a verification runs already"
 def address() -> Iterator[str]:
     def refuse(_request: bytes, context: grpc.ServicerContext) -> bytes:
         context.abort(grpc.StatusCode.UNAVAILABLE, REASON)
-        return b""
 
     server = grpc.server(ThreadPoolExecutor(1))
-    handler = grpc.unary_unary_rpc_method_handler(refuse)
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(refuse)
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("a.Service", {"Call": handler})])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -29,8 +28,10 @@ def address() -> Iterator[str]:
 
 
 def _error(address: str) -> grpc.RpcError:
-    with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as raised:
-        channel.unary_unary("/a.Service/Call")(b"")
+    with grpc.insecure_channel(address) as channel:
+        call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/a.Service/Call")
+        with pytest.raises(grpc.RpcError) as raised:
+            call(b"")
     return raised.value
 
 

@@ -6,6 +6,7 @@ are read as a whole. To help a user who types a name, a live broker is asked qui
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import islice
@@ -64,6 +65,12 @@ def open_channel(
 
 _PLAIN: Final = frozenset({grpc.StatusCode.NOT_FOUND, grpc.StatusCode.ALREADY_EXISTS, grpc.StatusCode.INVALID_ARGUMENT})
 """Status codes whose details are shown alone, because they say everything."""
+_OF_GRPC: Final = re.compile(
+    r"failed to connect|connections to all|dns resolution|empty address|socket closed|reset by peer|broken pipe|goaway"
+    r"|stream removed|endpoint closing|transport closed|handshake|recvmsg|keepalive|ping timeout",
+    re.IGNORECASE,
+)
+"""Matches what gRPC itself says where no broker answers. The status code is that of a broker that cannot do it now."""
 _Stub = TypeVar("_Stub")
 
 
@@ -101,18 +108,13 @@ def refusal(error: grpc.RpcError, address: str, *, plain: Collection[grpc.Status
     # Every error of a call is also that call; the type does not say so.
     call = cast("grpc.Call", error)
     code, details = call.code(), call.details() or ""
-    if details and code in plain and (code is not grpc.StatusCode.UNAVAILABLE or _is_of_broker(call)):
+    if details and code in plain and not (code is grpc.StatusCode.UNAVAILABLE and _OF_GRPC.search(details)):
         return details
     if code is grpc.StatusCode.UNAVAILABLE:
         return f"{address}: no answer from a broker ({details})"
     if code in _PLAIN:
         return details
     return f"{address}: {code.name.lower().replace('_', ' ')}: {details}"
-
-
-def _is_of_broker(call: grpc.Call) -> bool:
-    """Return whether a broker gave the status of this call, and not gRPC itself because no broker answers."""
-    return "received from peer" in getattr(call, "debug_error_string", str)()
 
 
 def known(message: Any, field: str) -> Any:
