@@ -41,7 +41,7 @@ DATABASE_FILE: Final = "CURRENT"
 """Lies in each folder whose files are RocksDB's own affair: their rows are compared."""
 
 
-TIMED: Final = frozenset({"RecentRates._samples", "ConsumerLag", "History"})
+TIMED: Final = frozenset({"RecentRates._samples", "ConsumerLag", "History", "NameHistory"})
 """What changes as time goes by, whoever calls: classes, and attributes of others."""
 
 
