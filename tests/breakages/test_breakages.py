@@ -88,10 +88,11 @@ class Patient:
         return {each[1] for each in found if each and float(each[2]) > 0}
 
     def cure(self, concern: dict[str, Any]) -> None:
-        """Run the command that the concern names."""
+        """Run the command that the concern names. A person is asked whether a group may move; a script says it."""
         program, *words = shlex.split(concern["command"])
         assert program == "quarry"
-        self.run(*words, "--admin", self.broker.admin)
+        confirmed = ("--yes",) if "reset-offset" in words else ()
+        self.run(*words, *confirmed, "--admin", self.broker.admin)
 
     def _environment(self) -> dict[str, str]:
         own = {

@@ -1,7 +1,7 @@
 // A chart of lines over time. Series differ by dash and label besides their colour. Values are read by pointer, by arrow
 // keys, and in a table.
 import { h, harmless, newId, replace, svg } from "./dom.js";
-import { bytesText, countText, durationText, unknown } from "./format.js";
+import { bytesText, countText, durationText } from "./format.js";
 import { table } from "./table.js";
 
 const HEIGHT = 190;
@@ -185,7 +185,7 @@ export class Chart {
           null,
           sample,
           ` ${one.label}: `,
-          h("strong", null, Number.isFinite(value) ? valueText(value, this.unit) : unknown()),
+          h("strong", null, valueText(value, this.unit)),
         );
       }),
     );
