@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from quarry_mq.cli.offline.arguments import Json, Store
+from quarry_mq.cli.offline.arguments import DifferenceLimit, Json, Store
 from quarry_mq.cli.offline.opened_store import opened, reporting_errors
 from quarry_mq.cli.offline.record_text import json_line
 from quarry_mq.cli.terminal.exit import Exit
@@ -22,16 +21,7 @@ from quarry_mq.store.verify import verify as verify_store
 def verify(
     store: Store,
     *,
-    limit: Annotated[
-        int,
-        typer.Option(
-            "--limit",
-            "-n",
-            metavar="N",
-            min=1,
-            help="Maximum number of differences of each kind to show; all are counted.",
-        ),
-    ] = DIFFERENCES_MAX,
+    limit: DifferenceLimit = DIFFERENCES_MAX,
     as_json: Json = False,
 ) -> None:
     """Compare commit log, consume queues, key index and metadata of a store or a backup, and show where they differ.

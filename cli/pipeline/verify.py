@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from quarry_mq.cli.offline.arguments import Json, Store
+from quarry_mq.cli.offline.arguments import DifferenceLimit, Json, Store
 from quarry_mq.cli.offline.verify import show
 from quarry_mq.cli.pipeline.session import Conf, Master, spark_session
 from quarry_mq.cli.terminal.exit import Exit
@@ -31,16 +31,7 @@ def verify(
     store: Store,
     *,
     output: Output = None,
-    limit: Annotated[
-        int,
-        typer.Option(
-            "--limit",
-            "-n",
-            metavar="N",
-            min=1,
-            help="Maximum number of differences of each kind to show; all are counted.",
-        ),
-    ] = DIFFERENCES_MAX,
+    limit: DifferenceLimit = DIFFERENCES_MAX,
     master: Master = None,
     conf: Conf = None,
     as_json: Json = False,
