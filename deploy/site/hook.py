@@ -43,7 +43,7 @@ WEIGHTS: Final = {
     "admin-calls.md": 0.1,
     "benchmarks.md": 0.1,
 }
-"""What search multiplies the score of pages by, by the beginning of their path in the site; 1 for all others.
+"""Search multiplies the score of a page by this factor, by the beginning of its path in the site; by 1 for all others.
 
 A word in a heading counts a thousand times as much as one in the text, so 0.0003 puts a heading behind texts.
 """

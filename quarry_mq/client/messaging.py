@@ -73,7 +73,7 @@ class MessagingClient:
             self._commands.put(None)
             self._channel.close()
             # A call takes its lock when it is deleted. At the end of the interpreter a thread of gRPC may have died
-            # with that lock, and the program would never end (seen in 1 of 60 programs that end right after this).
+            # with that lock, and the program would never end (seen in 9 of 720 programs that ended right after this).
             self._telemetry = None
 
     def _say_goodbye(self) -> None:

@@ -288,13 +288,7 @@ def load_settings(file: Path | None = None, flags: Mapping[str, Mapping[str, obj
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as cause:
         raise SettingsInvalid(f"{file}: {cause}") from cause
     except SettingsError as cause:
-        whole = [name for name in map(variable_of, BrokerSettings.model_fields) if name in os.environ]
-        raise SettingsInvalid(
-            f"{' or '.join(whole)}: a section has to be a JSON object; a single setting has a variable "
-            "of its own, such as QUARRY_STORE_DIRECTORY"
-            if whole
-            else f"environment: {cause}"
-        ) from cause
+        raise SettingsInvalid(_mistaken_section(cause)) from cause
     if mistakes:
         raise SettingsInvalid("; ".join(mistakes))
     return settings
@@ -326,6 +320,17 @@ def _unknown_variables() -> Iterator[str]:
             continue
         if not any(f"{rest}_".startswith(f"{section}_") for section in BrokerSettings.model_fields):
             yield f"{name}: {_unknown(name, map(variable_of, setting_keys()))}"
+
+
+def _mistaken_section(cause: SettingsError) -> str:
+    """Describe a variable that has the name of a whole section, and whose value is no JSON."""
+    sections = [name for name in map(variable_of, BrokerSettings.model_fields) if name in os.environ]
+    if not sections:
+        return f"environment: {cause}"
+    return (
+        f"{' or '.join(sections)}: a section has to be a JSON object; a single setting has a variable of its own, such "
+        "as QUARRY_STORE_DIRECTORY"
+    )
 
 
 def _without_service_links(values: object) -> object:

@@ -260,7 +260,7 @@ def test_a_certificate_that_has_ended(patient: Patient, tmp_path: Path) -> None:
 
 
 def test_a_certificate_that_the_broker_makes(patient: Patient) -> None:
-    """What is not there yet is not made by looking, and what is there is checked like any other."""
+    """Doctor makes no certificate; a certificate that is there is checked like any other."""
     settings = load_settings(None, {"store": {"directory": patient.store}, "network": {"tls": "required"}})
     clock = ManualClock(wall_ms=int(datetime(2026, 6, 1, tzinfo=UTC).timestamp() * 1000))
 

@@ -31,7 +31,7 @@ def test_so_they_do_where_the_broker_wants_tls(start_broker: StartBroker, tmp_pa
 
 @pytest.mark.slow
 def test_a_broker_for_others_says_what_its_own_certificate_is_worth(tmp_path: Path) -> None:
-    """With an address that others reach and nothing else it takes TLS alone."""
+    """The broker accepts TLS alone if the only setting is an address that other machines reach."""
     broker = Broker(tmp_path / "store", logs=tmp_path / "logs", environment=environment_of(QUICK))
     broker.endpoint = broker.endpoint.replace("127.0.0.1", "0.0.0.0")
     certificate = broker.store / "tls" / "certificate.pem"

@@ -26,7 +26,7 @@ ANY_CALL: Final = "quarry call"
 """The command `call` makes every call; ours have commands of their own."""
 
 BY_REQUEST: Final = {"OverviewService/GetHistory": "`get` on the cluster; of a topic or group, `get` on it"}
-"""What calls need whose requests name one thing or another."""
+"""These requests name one thing or another, and the call needs a right to what its request names."""
 
 BY_JOB: Final = {
     "BeginJob": "what the work of the job needs",
