@@ -9,6 +9,10 @@ KvError
 └── EngineCorrupt   the engine found damage; its message names the file where known
 """
 
+from __future__ import annotations
+
+from pathlib import Path
+
 
 class KvError(Exception):
     """The engine could not do what was asked; the message is the engine's own."""
@@ -46,4 +50,11 @@ class EngineStarved(EngineFull):
 
 
 class EngineCorrupt(KvError):
-    """A checksum or structure check failed. Damage is reported, never skipped."""
+    """A checksum or structure check failed. Damage is reported, never skipped.
+
+    `directory` is that of the damaged database; None if the error comes from a call that does not know it.
+    """
+
+    def __init__(self, message: str, directory: Path | None = None) -> None:
+        super().__init__(message)
+        self.directory = directory

@@ -89,7 +89,7 @@ def fail(error: Exception, directory: Path | None = None) -> NoReturn:
     text = str(error)
     named = text if directory is None or str(directory) in text else f"{directory}: {text}"
     if text.startswith("Corruption:") or "No such file or directory" in text:
-        raise EngineCorrupt(named) from error
+        raise EngineCorrupt(named, directory) from error
     if text.startswith(("IO error:", "Result incomplete:")) and NO_ROOM in text:
         raise EngineFull(named) from error
     if text.startswith("IO error:") and NO_DESCRIPTOR in text and FOR_WRITING not in text:

@@ -59,7 +59,8 @@ def holds_database(directory: Path) -> bool:
         return False
     for entry in sorted(directory.iterdir()):
         if _FINISHED.fullmatch(entry.name) or (is_write_ahead_log(entry.name) and entry.stat().st_size > 0):
-            raise EngineCorrupt(f"{directory / CURRENT}: missing, though {entry.name} of a database is there")
+            missing = f"{directory / CURRENT}: missing, though {entry.name} of a database is there"
+            raise EngineCorrupt(missing, directory)
     return False
 
 

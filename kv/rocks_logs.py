@@ -69,9 +69,9 @@ def check_manifest(directory: Path) -> None:
         if not is_whole:
             # the checksum covers the kind, too
             if _ends_before(data[at + HEAD.size - 1 : _block_end(at)], checksum):
-                raise EngineCorrupt(f"{path}: the length of the record at {at} is damaged")
+                raise EngineCorrupt(f"{path}: the length of the record at {at} is damaged", directory)
         elif kind > KIND_MAX:
-            raise EngineCorrupt(f"{path}: the kind of the record at {at} is damaged")
+            raise EngineCorrupt(f"{path}: the kind of the record at {at} is damaged", directory)
 
 
 def check_write_ahead_logs(directory: Path) -> None:
@@ -81,7 +81,7 @@ def check_write_ahead_logs(directory: Path) -> None:
             continue
         for at, _, kind, _ in _records(path.read_bytes()):
             if kind in KINDS_OF_REUSED_LOGS:
-                raise EngineCorrupt(f"{path}: the kind of the record at {at} is damaged")
+                raise EngineCorrupt(f"{path}: the kind of the record at {at} is damaged", directory)
 
 
 def _records(data: bytes) -> Iterator[tuple[int, int, int, bool]]:

@@ -28,6 +28,7 @@ from quarry_mq.server.process.certificates import WARN_BEFORE_S
 from quarry_mq.server.process.host_commands import HostCommands
 from quarry_mq.server.wire.status import without_places
 from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange, StoreDamaged
+from quarry_mq.store.layout.paths import StorePart, StorePaths
 from quarry_mq.store.message import PhysicalOffset
 
 DISPATCH_LAG_BYTES: Final = 64 << 20
@@ -72,9 +73,11 @@ class Concerns:
         unsent: UnsentDeadLetters,
         loop_late_s: Callable[[], float | None],
         host_commands: HostCommands,
+        paths: StorePaths,
     ) -> None:
         """`loop_late_s` returns how late the event loop was in the last ten seconds."""
         self._host_commands = host_commands
+        self._paths = paths
         self._sources = sources
         self._unsent = unsent
         self._loop_late_s = loop_late_s
@@ -126,7 +129,7 @@ class Concerns:
     def _found(self) -> Iterator[Concern]:
         sources, around = self._sources, self._host_commands
         yield from _health(sources, around)
-        yield from _damage(sources)
+        yield from _damage(sources, self._paths)
         yield from _errors(sources, around)
         yield from _clock(sources)
         yield from _disk(sources)
@@ -152,7 +155,7 @@ def _health(sources: Sources, around: HostCommands) -> Iterator[Concern]:
         yield Concern("dispatch-behind", Severity.WARNING, text, "", "quarry stats")
 
 
-def _damage(sources: Sources) -> Iterator[Concern]:
+def _damage(sources: Sources, paths: StorePaths) -> Iterator[Concern]:
     its = sources.components
     now_s, now_ms = its.clock.monotonic_s(), its.clock.wall_ms()
     blocked = [
@@ -174,13 +177,14 @@ def _damage(sources: Sources) -> Iterator[Concern]:
         Concern(
             "damage-met",
             Severity.FAULT,
-            f"damaged data was met: {each.text}. {_repair(each).advice}",
+            f"damaged data was met: {each.text}. {repair.advice}",
             "storage",
-            _repair(each).command,
+            repair.command,
             now_ms - int(1000 * (now_s - each.first_s)),
             each.text,
         )
         for each in its.edge.error_reporter.damage()
+        for repair in [_repair(each, paths)]
     ]
     yield from _first(met, "damaged places: see the broker's log", "storage", "quarry verification begin --wait")
 
@@ -208,12 +212,13 @@ _OTHER: Final = _Repair(
 )
 
 
-def _repair(damage: Damage) -> _Repair:
+_BY_PART: Final[Mapping[StorePart, _Repair]] = {StorePart.QUEUES: _QUEUES, StorePart.PENDING_MESSAGES: _PENDING}
+
+
+def _repair(damage: Damage, paths: StorePaths) -> _Repair:
     if damage.record_at is not None:
         return _RECORD
-    if "consumequeue" in damage.text:
-        return _QUEUES
-    return _PENDING if "held_rocksdb" in damage.text else _OTHER
+    return _OTHER if damage.path is None else _BY_PART.get(paths.part_of(damage.path), _OTHER)
 
 
 def _errors(sources: Sources, around: HostCommands) -> Iterator[Concern]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 from quarry_mq.server.admin.administration import Administration
@@ -36,6 +37,7 @@ from quarry_mq.server.pending import TransactionChecks
 from quarry_mq.server.process.host_commands import host_commands
 from quarry_mq.server.rpc.messaging import Messaging
 from quarry_mq.server.tasks import Pacing, Supervisor
+from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.metadata.lite import LiteSubscriptionTable
 from quarry_mq.store.state.jobs import JobTable
 
@@ -150,7 +152,8 @@ def make_operators_work(sources: Sources, administration: Administration) -> Ope
     recording = make_recording(sources, [names])
     unsent = UnsentDeadLetters(box, sources.background.groups_max)
     around = host_commands(os.environ)
-    concerns = Concerns(sources, unsent, lambda: recording.history.latest(LOOP_LATE), around)
+    paths = StorePaths(Path(administration.facts.store_directory))
+    concerns = Concerns(sources, unsent, lambda: recording.history.latest(LOOP_LATE), around, paths)
     its.sends.metrics.watch(lambda: concern_metrics(concerns.counts, unsent.groups))
     looking = Sampling((unsent.steps, concerns.steps), interval_s=sources.background.sampling.interval_s, clock=clock)
     overviews = make_overview_service(sources, administration, recording, concerns, names=names, jobs=jobs, box=box)

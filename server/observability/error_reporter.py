@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import structlog
@@ -21,12 +22,12 @@ log = structlog.get_logger(__name__)
 
 
 class Damage(NamedTuple):
-    """A damaged place. `is_database`: a table of a database, and not a record or another file. `first_s` is the
-    monotonic time at which it was first met, `record_at` the log offset of a record.
+    """A damaged place. `path` is the damaged file, or the directory of the damaged database; None if it is not known.
+    `first_s` is the monotonic time at which it was first met, `record_at` the log offset of a record.
     """
 
     text: str
-    is_database: bool
+    path: Path | None
     first_s: float
     record_at: int | None = None
 
@@ -100,8 +101,8 @@ class ErrorReporter:
         """Return the place that is damaged, the same for all who meet it."""
         place, record_at = (error.place, error.record_at) if isinstance(error, StoreDamaged) else (str(error), None)
         if place not in self._damage and len(self._damage) < PLACES_MAX:
-            is_database = isinstance(error, EngineCorrupt)
-            self._damage[place] = Damage(place, is_database, self._clock.monotonic_s(), record_at)
+            path = error.path if isinstance(error, StoreDamaged) else error.directory
+            self._damage[place] = Damage(place, path, self._clock.monotonic_s(), record_at)
         return place
 
     def _is_due(self, place: str) -> bool:

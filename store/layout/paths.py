@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from typing import Final
 
@@ -61,6 +62,15 @@ def cut_directory(commit_log: Path) -> Path:
 def expired_directory(commit_log: Path) -> Path:
     """Return the folder in which expired segments wait for their removal: out of the log, under their old names."""
     return commit_log / "expired"
+
+
+class StorePart(Enum):
+    """A part of a store, told apart by how its damage is repaired."""
+
+    LOG = auto()
+    QUEUES = auto()
+    PENDING_MESSAGES = auto()
+    OTHER = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +172,14 @@ class StorePaths:
     def lock(self) -> Path:
         """Return the file that the broker that owns the store locks."""
         return self.root / "lock"
+
+    def part_of(self, path: Path) -> StorePart:
+        """Return the part of the store that a file or directory belongs to."""
+        directories = (
+            (self.commit_log, StorePart.LOG),
+            (self.consume_queue, StorePart.QUEUES),
+            (self.consume_queue_rocksdb, StorePart.QUEUES),
+            (self.pending_messages, StorePart.PENDING_MESSAGES),
+        )
+        absolute = path.absolute()
+        return next((part for each, part in directories if absolute.is_relative_to(each.absolute())), StorePart.OTHER)

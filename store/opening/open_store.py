@@ -428,7 +428,8 @@ class _Opening:
             lowered = tables.offsets.lower(engine, queues.next_offset)
             in_flight = delete_beyond(engine, queues.next_offset)
             identity.seen_up_to = end
-            log.warning("groups were ahead of the log", offsets_lowered=lowered, deliveries_forgotten=in_flight)
+            if lowered or in_flight:
+                log.warning("groups were ahead of the log", offsets_lowered=lowered, deliveries_forgotten=in_flight)
         return tables
 
     def _import_metadata(self, engine: KeyValueEngine, tables: StoreTables, identity: StoreIdentity) -> None:

@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from quarry_mq.cli.main import app
+from quarry_mq.kv import EngineCorrupt
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
@@ -29,6 +30,7 @@ from quarry_mq.server.admin.sources import AdminAccess
 from quarry_mq.server.admin.stats import make_recording
 from quarry_mq.server.process.host_commands import HostCommands
 from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import Topic, TopicType
 from tests.conformance.broker import PATIENCE_S, RunningBroker, running_broker
@@ -339,6 +341,7 @@ def test_commands(bench: Bench) -> None:
 
 
 AROUND = HostCommands("quarry serve", "quarry doctor", "ulimit -n 1048576")
+STORE = StorePaths(Path("/store"))
 COMPARED = "The command compares everything that the broker keeps; what cannot be rebuilt comes from a backup"
 
 
@@ -355,7 +358,7 @@ def test_what_is_wrong_is_said(bench: Bench) -> None:
         for number in range(5):
             with capture_logs():
                 sources.components.edge.error_reporter.report(StoreDamaged(Path(f"/store/{number}"), "a bad record"))
-        return Concerns(sources, cast(UnsentDeadLetters, NoLetters()), lambda: 2.5, AROUND).now()
+        return Concerns(sources, cast(UnsentDeadLetters, NoLetters()), lambda: 2.5, AROUND, STORE).now()
 
     try:
         found = bench.run(told())
@@ -377,6 +380,45 @@ def test_what_is_wrong_is_said(bench: Bench) -> None:
     assert found[5].text.startswith("network.admin = 0.0.0.0:8082 needs no authentication: anybody")
     assert all(each.command.startswith("quarry ") for each in found)
     assert all(each.since_ms is not None and abs(each.since_ms - clock.wall_ms()) < 60_000 for each in found)
+
+
+def test_damage_names_the_command_that_repairs_its_part_of_the_store(bench: Bench) -> None:
+    sources = bench.broker.broker._sources
+    damage = {
+        "RocksDB 1": EngineCorrupt("a bad block", STORE.consume_queue_rocksdb),
+        "RocksDB 2": EngineCorrupt("a bad block beside consumequeue", STORE.pending_messages),
+        "RocksDB 3": EngineCorrupt("a bad block beside held_rocksdb", STORE.quarry),
+        "RocksDB 4": EngineCorrupt("a bad block of consumequeue_rocksdb"),
+        "a file": StoreDamaged(STORE.consume_queue / "orders" / "0" / "00000000000000000000", "has 7 bytes"),
+        "a record": StoreDamaged(STORE.commit_log, "the record at 7 is damaged", record_at=7),
+    }
+
+    class NoLetters:
+        def concerns(self) -> Iterator[Concern]:
+            return iter(())
+
+    def command(error: Exception) -> str:
+        reporter = sources.components.edge.error_reporter
+        with capture_logs():
+            reporter.report(error)
+        concerns = Concerns(sources, cast(UnsentDeadLetters, NoLetters()), lambda: 0.0, AROUND, STORE)
+        try:
+            return next(each.command for each in concerns.now() if each.kind == "damage-met")
+        finally:
+            reporter._damage.clear()
+            reporter._logged_s.clear()
+
+    async def commands() -> dict[str, str]:
+        return {name: command(error) for name, error in damage.items()}
+
+    assert bench.run(commands()) == {
+        "RocksDB 1": "quarry recover STORE --rebuild-queues",
+        "RocksDB 2": "mv STORE/held_rocksdb STORE/held_rocksdb.damaged",
+        "RocksDB 3": "quarry verification begin --wait",
+        "RocksDB 4": "quarry verification begin --wait",
+        "a file": "quarry recover STORE --rebuild-queues",
+        "a record": "quarry recover STORE --replace-damaged --dry-run",
+    }
 
 
 def test_a_concern_says_since_when(bench: Bench) -> None:
