@@ -156,7 +156,12 @@ class Broker:
             health=health,
             certificates=self._certificates,
             process=process,
-            access=AdminAccess(self._settings.open_to_everybody, self._security.lacks_super),
+            access=AdminAccess(
+                self._settings.open_to_everybody,
+                self._security.lacks_super,
+                self._security.audit.callers.recent,
+                self._store.users.get_sealed,
+            ),
         )
 
     def _make_maintenance(self, health: HealthState) -> Maintenance:

@@ -98,6 +98,8 @@ def _findings(config: Path | None, store: Path | None, context: Context | None) 
         yield from live.health(settings, clock, authority, is_told=is_told)
     yield from network.operators(settings)
     yield from network.advertised(settings, context, is_served=answer is not None)
+    if not is_served:
+        yield from places.users(settings)
     yield from places.store(settings, is_served=is_served)
 
 

@@ -17,12 +17,14 @@ from quarry_mq.kv import EngineLocked, KvError
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.process.self_signed import KEY_NAME
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.store.errors import BrokerError, NotAStore, StoreLocked
+from quarry_mq.store.errors import BrokerError, Invalid, NotAStore, SecretsUnreadable, StoreLocked
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.kind import FoundStore, StoreKind, inspect_store
 from quarry_mq.store.layout.paths import StorePaths, parse_segment_name
 from quarry_mq.store.opening.preview import preview
 from quarry_mq.store.opening.repair import Orders
+from quarry_mq.store.security.users import UserTable
+from quarry_mq.store.state.identity import open_state_engine
 
 OTHERS: Final = 0o077
 SYNC_TRIES: Final = 9
@@ -248,6 +250,34 @@ def store(settings: BrokerSettings, *, is_served: bool) -> Iterator[Finding]:
             yield unknown("store", f"{error.filename}: {error.strerror}")
         else:
             yield fault("store", f"{error.filename or root}: {error.strerror or error}", "see the kernel's log")
+
+
+def users(settings: BrokerSettings) -> Iterator[Finding]:
+    """Check whether the key decrypts the secrets of the users of a stopped store, if users are asked for."""
+    root = settings.store.directory
+    if not (settings.security.authentication or settings.security.asks_operators):
+        return
+    lost = f"if no copy of the key is left: quarry user bootstrap {root} NAME --key-file FILE --force"
+    try:
+        sealer = settings.for_sealer()
+    except Invalid as error:
+        yield fault("secrets", str(error), f"give the broker the key file that it had before; {lost}")
+        return
+    try:
+        if not root.exists() or inspect_store(PosixDisk(), root).kind is not StoreKind.QUARRY:
+            return
+        engine = open_state_engine(StorePaths(root).quarry, create=False, read_only=True)
+    except (BrokerError, KvError, OSError):
+        return  # the check of the store says why it cannot be opened
+    try:
+        UserTable(engine, sealer).require_readable()
+        yield fine("secrets", "the key decrypts the secrets of all users")
+    except SecretsUnreadable as error:
+        yield fault("secrets", str(error), f"set the key that encrypted them; {lost}")
+    except (BrokerError, KvError) as error:
+        yield fault("secrets", str(error), f"quarry recover {root} --dry-run shows more")
+    finally:
+        engine.close()
 
 
 def _previewed(posix: PosixDisk, root: Path, found: FoundStore) -> Iterator[Finding]:

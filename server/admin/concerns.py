@@ -21,15 +21,17 @@ from urllib.parse import quote
 import structlog
 
 from quarry_mq.server.admin.dead_letter_box import DeadLetterBox, Unsent
-from quarry_mq.server.admin.sources import Sources
+from quarry_mq.server.admin.sources import AdminAccess, Sources
 from quarry_mq.server.lag.stuck_groups import SHOWN, Stuck, StuckGroup
 from quarry_mq.server.observability.error_reporter import Damage
 from quarry_mq.server.process.certificates import WARN_BEFORE_S
 from quarry_mq.server.process.host_commands import HostCommands
+from quarry_mq.server.security.denied_callers import Denial, DeniedCaller
 from quarry_mq.server.wire.status import without_places
 from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange, StoreDamaged
 from quarry_mq.store.layout.paths import StorePart, StorePaths
 from quarry_mq.store.message import PhysicalOffset
+from quarry_mq.store.security.model import SECRETS_MAX, USER_NAME
 
 DISPATCH_LAG_BYTES: Final = 64 << 20
 """Bytes of dispatch lag that flushes and batches do not cause on a disk that keeps up."""
@@ -37,6 +39,8 @@ LOOP_LATE_S: Final = 1.0
 """A third of the time that clients wait for a send."""
 CLOCK_SLACK_MS: Final = 5_000
 DAY_S: Final = 86_400
+LOGGED_AFTER_S: Final = 300.0
+"""Least time between two log lines about the begin of a kind of concern."""
 
 log = structlog.get_logger(__name__)
 
@@ -83,6 +87,9 @@ class Concerns:
         self._loop_late_s = loop_late_s
         self._clock = sources.components.clock
         self._since_ms: dict[tuple[str, str], int] = {}
+        self._logged: set[str] = set()
+        """The kinds that were logged and have not ended since."""
+        self._logged_s: dict[str, float] = {}
         self.counts: Mapping[tuple[str, str], int] = {}
         """The number of concerns by kind and severity, as of the last sweep."""
 
@@ -96,14 +103,15 @@ class Concerns:
             key = each.kind, each.subject
             since_ms = self._since_ms[key] = before.get(key, now_ms) if each.since_ms is None else each.since_ms
             told.append(each._replace(text=without_places(each.text), since_ms=since_ms))
-        self._log_clock(was_set_back=(CLOCK_SET_BACK, "") in before)
         return told
 
     def steps(self) -> Iterator[None]:
-        """Drop damage that is gone, note since when each concern is there, and count them."""
+        """Drop damage that is gone, note since when each concern is there, count them, and log their kinds."""
         yield from self._drop_damage()
         yield
-        self.counts = Counter((each.kind, each.severity.value) for each in self.now())
+        found = self.now()
+        self.counts = Counter((each.kind, each.severity.value) for each in found)
+        self._log(found)
 
     def _drop_damage(self) -> Iterator[None]:
         """Read the damaged records once more: they may have expired, or were on a disk that gave other bytes."""
@@ -117,14 +125,19 @@ class Concerns:
                     its.store.messages.record_at(PhysicalOffset(each.record_at))
                 its.edge.error_reporter.drop(each)
 
-    def _log_clock(self, *, was_set_back: bool) -> None:
-        if was_set_back == ((CLOCK_SET_BACK, "") in self._since_ms):
-            return
-        if was_set_back:
-            log.info("the clock has reached the log again")
-        else:
-            ahead_ms = self._sources.components.store.messages.last_stored_ms - self._clock.wall_ms()
-            log.warning("the clock is behind the log", seconds=round(ahead_ms / 1000, 1))
+    def _log(self, found: Sequence[Concern]) -> None:
+        """Log the first concern of a kind, and the end of the kind. A kind that comes and goes gets few lines."""
+        now_s, first = self._clock.monotonic_s(), {each.kind: each for each in reversed(found)}
+        for kind in self._logged - first.keys():
+            self._logged.remove(kind)
+            log.info("a concern has ended", kind=kind)
+        for kind, each in first.items():
+            logged_s = self._logged_s.get(kind)
+            if kind not in self._logged and (logged_s is None or now_s - logged_s >= LOGGED_AFTER_S):
+                self._logged.add(kind)
+                self._logged_s[kind] = now_s
+                severity = each.severity.value
+                log.warning("a concern", kind=kind, severity=severity, text=each.text, command=each.command)
 
     def _found(self) -> Iterator[Concern]:
         sources, around = self._sources, self._host_commands
@@ -134,6 +147,7 @@ class Concerns:
         yield from _clock(sources)
         yield from _disk(sources)
         yield from _access(sources)
+        yield from _denied(sources)
         yield from _certificate(sources)
         yield from _groups(sources)
         yield from self._unsent.concerns()
@@ -241,9 +255,6 @@ def _rest(like: Concern, count: int, rest: str, page: str, command: str) -> Conc
     return Concern(like.kind, like.severity, f"{count} more {rest}", page, command, subject="the rest")
 
 
-CLOCK_SET_BACK: Final = "clock-behind-log"
-
-
 def _clock(sources: Sources) -> Iterator[Concern]:
     its = sources.components
     ahead_ms = its.store.messages.last_stored_ms - its.clock.wall_ms()
@@ -252,7 +263,7 @@ def _clock(sources: Sources) -> Iterator[Concern]:
             f"the clock is {_span(ahead_ms)} behind the last message of the log: it was set back, or was ahead. "
             "Until it has caught up, new messages get the store time of that message, and expire later"
         )
-        yield Concern(CLOCK_SET_BACK, Severity.FAULT, text, "storage", "timedatectl set-ntp true")
+        yield Concern("clock-behind-log", Severity.FAULT, text, "storage", "timedatectl set-ntp true")
 
 
 def _disk(sources: Sources) -> Iterator[Concern]:
@@ -285,7 +296,60 @@ def _access(sources: Sources) -> Iterator[Concern]:
         yield Concern("no-super-user", Severity.WARNING, text, "users", "quarry user bootstrap STORE NAME")
 
 
+def _denied(sources: Sources) -> Iterator[Concern]:
+    its = sources.components
+    now_s, now_ms = its.clock.monotonic_s(), its.clock.wall_ms()
+    found = [
+        Concern(
+            "calls-denied",
+            Severity.WARNING,
+            f"{each.calls} calls from {each.address} to the {each.port} port were denied. {text}",
+            "users",
+            command,
+            now_ms - int(1000 * (now_s - each.first_s)),
+            f"{each.denial.value}/{each.port}/{each.address}/{each.user}",
+        )
+        for each in sources.access.denied()
+        for text, command in [_remedy(each, sources.access)]
+    ]
+    yield from _first(found, "callers whose calls are denied: see the broker's log", "users", "quarry user list")
+
+
+def _remedy(caller: DeniedCaller, access: AdminAccess) -> tuple[str, str]:
+    """Return why the calls are denied and what helps, and the command."""
+    user = caller.user if USER_NAME.fullmatch(caller.user) else ""
+    match caller.denial:
+        case Denial.NO_CREDENTIALS:
+            return "They name no user. Give the client the name and secret of a user", "quarry user list"
+        case Denial.WRONG_CLOCK:
+            return f"Run the command on the client's machine: {caller.reason}", "timedatectl set-ntp true"
+        case Denial.NO_RIGHT:
+            text = f"{caller.reason}. If it is meant to be allowed, add a rule with `quarry acl allow`"
+            return text, f"quarry acl show {user}" if user else "quarry user list"
+        case Denial.OTHER:
+            return caller.reason, f"quarry user show {user}" if user else "quarry user list"
+    known = access.user(user) if user else None
+    if known is None:
+        named = f"no user {user}" if user else "no user with the name that they give"
+        return f"There is {named}. Give the client the name and secret of a user", "quarry user list"
+    if not known.enabled:
+        return f"User {user} is disabled", f"quarry user show {user}"
+    text = f"Their secret is not that of user {user}. Give the client the right one"
+    if len(known.secrets) < SECRETS_MAX:
+        return f"{text}; if it is lost, the command makes a second one", f"quarry user add-secret {user}"
+    return f"{text}; it has {SECRETS_MAX} secrets, so remove one of them before you add another", (
+        f"quarry user show {user}"
+    )
+
+
 def _certificate(sources: Sources) -> Iterator[Concern]:
+    refusal = sources.certificates.refusal
+    if refusal:
+        text = (
+            f"the new TLS files are not used: {refusal}. The old ones stay in use, but a restart would fail. Right "
+            "files are used at once"
+        )
+        yield Concern("tls-files-refused", Severity.WARNING, text, "settings", "quarry doctor")
     expires_s = sources.certificates.expires_s
     if expires_s is None:
         return

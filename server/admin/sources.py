@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,18 +15,23 @@ from quarry_mq.server.process.certificates import Certificates
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.process.process_metrics import ProcessStats
 from quarry_mq.server.rpc.messaging import Components, Messaging
+from quarry_mq.server.security.denied_callers import DeniedCaller
 from quarry_mq.server.wire.settings import ClientKind
+from quarry_mq.store.security.model import SealedUser
 
 
 class AdminAccess(NamedTuple):
     """Say who may administer the broker.
 
     `open_to_everybody` has the ports at which any client may, by name, with their addresses. `lacks_super` returns
-    whether the broker asks for users and no super user may log in.
+    whether the broker asks for users and no super user may log in. `denied` returns the callers whose calls are denied,
+    `user` a user by name; None if there is none.
     """
 
     open_to_everybody: Mapping[str, str]
     lacks_super: Callable[[], bool]
+    denied: Callable[[], Sequence[DeniedCaller]]
+    user: Callable[[str], SealedUser | None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -93,6 +93,8 @@ class Certificates:
         self._warned_at_s: float | None = None
         self._renewed_at_s: float | None = None
         self.failed_reloads = 0
+        self.refusal = ""
+        """The reason for which the files that are there now are not used; empty if they are."""
         try:
             self.messaging, self.admin, self.http, self.console = (
                 None if files is None else LiveTls(files) for files in ports
@@ -128,6 +130,7 @@ class Certificates:
         prints = _prints(_paths(live.files for live in lives))
         if prints == _shown_prints(lives):
             self._refused = prints  # files that were refused before are reported again if they come again
+            self.refusal = ""
         elif prints != self._refused:
             self._take(lives, prints)
         self._renew(lives[0].files)
@@ -143,6 +146,7 @@ class Certificates:
                 return
             self._refused = prints
             self.failed_reloads += 1
+            self.refusal = str(error)
             log.error("the new TLS files are not used, the old ones stay", reason=str(error))
             return
         if _prints(prints) != prints:
@@ -150,7 +154,7 @@ class Certificates:
         for live, shown in zip(lives, read, strict=True):
             live.show(shown)
         self._refused = prints
-        self.expires_s, self._warned_at_s = expires_s, None
+        self.expires_s, self._warned_at_s, self.refusal = expires_s, None, ""
         log.info("new TLS files are in use", certificate=str(lives[0].files.certificate))
 
     def _renew(self, files: TlsFiles) -> None:

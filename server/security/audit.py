@@ -18,6 +18,7 @@ import structlog
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.security.credentials import Identity
+from quarry_mq.server.security.denied_callers import DeniedCallers
 
 REPEATED_AFTER_S: Final = 60.0
 KINDS_MAX: Final = 1024
@@ -96,11 +97,14 @@ class Audit:
         self._file = file
         self._denials: OrderedDict[_Kind, _Repeated] = OrderedDict()
         self._beyond = 0
+        self.callers = DeniedCallers(clock)
 
     def denied(self, subject: Subject, outcome: str, reason: str) -> None:
         """Log a denied call. `outcome` tells kinds of denials apart; `reason` is for people and may vary."""
         # connections come and go, programs and their addresses stay
         subject = subject._replace(peer=subject.peer.rpartition(":")[0] or subject.peer, user=subject.user[:TEXT_MAX])
+        user = "" if subject.user == NOBODY else subject.user
+        self.callers.note(subject.port, user, subject.peer, outcome, reason[:TEXT_MAX])
         kind, now_s = _Kind(subject, outcome[:TEXT_MAX]), self._clock.monotonic_s()
         known = self._denials.get(kind)
         if known is not None and now_s - known.written_s < REPEATED_AFTER_S:

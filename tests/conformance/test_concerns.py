@@ -8,7 +8,7 @@ import shlex
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import grpc.aio
 import pytest
@@ -19,7 +19,7 @@ from quarry_mq.cli.main import app
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
-from tests.conformance.broker import PATIENCE_S, RunningBroker, run, running_broker
+from tests.conformance.broker import PATIENCE_S, RunningBroker, run, running_broker, until
 from tests.conformance.client import Client, consumer_settings, message, producer_settings
 from tests.conformance.test_order import dead_letter
 from tests.e2e.broker import environment_of
@@ -227,11 +227,19 @@ async def _a_clock_that_was_set_back(directory: Path) -> None:
         await producer.declare(producer_settings("orders"))
         await producer.sent(message("orders", b"x"))
         with capture_logs() as logged:
+
+            def told() -> list[Any]:
+                return [each for each in logged if each.get("kind") == "clock-behind-log"]
+
             at.broker.clock.jump(-3_600)
             found = await at.until(lambda kinds: "clock-behind-log" in kinds)
             assert found["clock-behind-log"].text.startswith("the clock is ")
             assert found["clock-behind-log"].command == "timedatectl set-ntp true"
+            await until(lambda: len(told()) == 1, "a sweep logs that it has begun")
             at.broker.clock.jump(3_600)
-            await at.until(lambda kinds: "clock-behind-log" not in kinds)
-        events = [each["event"] for each in logged if "clock" in each["event"]]
-        assert events == ["the clock is behind the log", "the clock has reached the log again"]
+            await until(lambda: len(told()) == 2, "a sweep logs that it has ended")
+            assert "clock-behind-log" not in await at.until(lambda _: True)
+        begin, end = told()
+        assert [begin["event"], end["event"]] == ["a concern", "a concern has ended"]
+        assert begin["text"].startswith("the clock is ")
+        assert (begin["command"], begin["severity"]) == ("timedatectl set-ntp true", "fault")

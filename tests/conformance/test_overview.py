@@ -25,14 +25,15 @@ from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import JobServiceStu
 from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 from quarry_mq.server.admin import pages as pages_module
 from quarry_mq.server.admin import stats as history_module
-from quarry_mq.server.admin.concerns import Concern, Concerns, UnsentDeadLetters
-from quarry_mq.server.admin.sources import AdminAccess
+from quarry_mq.server.admin.concerns import Concern, Concerns, UnsentDeadLetters, _denied
 from quarry_mq.server.admin.stats import make_recording
 from quarry_mq.server.process.host_commands import HostCommands
+from quarry_mq.server.security.denied_callers import Denial, DeniedCaller
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import Topic, TopicType
+from quarry_mq.store.security.model import SealedSecret, SealedUser, UserKind
 from tests.conformance.broker import PATIENCE_S, RunningBroker, running_broker
 from tests.conformance.client import Client, consumer_settings, message, producer_settings
 from tests.conformance.test_order import dead_letter
@@ -346,7 +347,10 @@ COMPARED = "The command compares everything that the broker keeps; what cannot b
 
 
 def test_what_is_wrong_is_said(bench: Bench) -> None:
-    sources = replace(bench.broker.broker._sources, access=AdminAccess({"admin": "0.0.0.0:8082"}, lambda: True))
+    own = bench.broker.broker._sources
+    sources = replace(
+        own, access=own.access._replace(open_to_everybody={"admin": "0.0.0.0:8082"}, lacks_super=lambda: True)
+    )
     clock = sources.components.clock
 
     class NoLetters:
@@ -419,6 +423,46 @@ def test_damage_names_the_command_that_repairs_its_part_of_the_store(bench: Benc
         "a file": "quarry recover STORE --rebuild-queues",
         "a record": "quarry recover STORE --replace-damaged --dry-run",
     }
+
+
+def test_denied_calls_name_what_helps(bench: Bench) -> None:
+    own = bench.broker.broker._sources
+
+    def user(name: str, secrets: int, *, enabled: bool = True) -> SealedUser:
+        return SealedUser(
+            name=name,
+            kind=UserKind.NORMAL,
+            enabled=enabled,
+            secrets=tuple(SealedSecret(number, b"", 0) for number in range(1, secrets + 1)),
+            certificates=(),
+            created_at_ms=0,
+            next_secret_number=3,
+        )
+
+    users = {each.name: each for each in (user("orders", 1), user("full", 2), user("off", 1, enabled=False))}
+
+    def told(denial: Denial, user: str) -> tuple[str, str]:
+        caller = DeniedCaller(denial, "messaging", user, "192.0.2.7", 3, "the reason", 0.0, 0.0)
+        access = own.access._replace(denied=lambda: [caller], user=users.get)
+        [found] = _denied(replace(own, access=access))
+        assert found.text.startswith("3 calls from 192.0.2.7 to the messaging port were denied. ")
+        return found.text, found.command
+
+    assert told(Denial.WRONG_SECRET, "orders")[1] == "quarry user add-secret orders"
+    assert told(Denial.WRONG_SECRET, "full")[1] == "quarry user show full"
+    assert told(Denial.WRONG_SECRET, "off") == (
+        "3 calls from 192.0.2.7 to the messaging port were denied. User off is disabled",
+        "quarry user show off",
+    )
+    text, command = told(Denial.WRONG_SECRET, "nobody")
+    assert ("There is no user nobody." in text, command) == (True, "quarry user list")
+    text, command = told(Denial.WRONG_SECRET, "x; rm -rf /")
+    assert ("rm" in text, command) == (False, "quarry user list")
+    assert told(Denial.WRONG_CLOCK, "")[1] == "timedatectl set-ntp true"
+    assert told(Denial.NO_CREDENTIALS, "")[1] == "quarry user list"
+    text, command = told(Denial.NO_RIGHT, "orders")
+    assert ("the reason" in text, command) == (True, "quarry acl show orders")
+    assert told(Denial.OTHER, "orders")[1] == "quarry user show orders"
 
 
 def test_a_concern_says_since_when(bench: Bench) -> None:
