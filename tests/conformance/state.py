@@ -25,6 +25,7 @@ NEVER_CALLERS: Final = frozenset(
     {
         # told and counted for people, and bounded
         "Audit._denials",
+        "DeniedCallers._callers",
         "LimitsMet",
         "ErrorReporter._logged_s",
         # numbers of calls that were over before their deadline: cleared when there are more than twice the open ones
@@ -41,7 +42,7 @@ DATABASE_FILE: Final = "CURRENT"
 """Lies in each folder whose files are RocksDB's own affair: their rows are compared."""
 
 
-TIMED: Final = frozenset({"RecentRates._samples", "ConsumerLag", "History", "NameHistory"})
+TIMED: Final = frozenset({"RecentRates._samples", "ConsumerLag", "History", "NameHistory", "StuckGroups", "Concerns"})
 """What changes as time goes by, whoever calls: classes, and attributes of others."""
 
 
