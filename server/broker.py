@@ -176,6 +176,7 @@ class Broker:
                 poisoned=lambda error: health.poisoned(str(error)),
                 clock=self._clock,
                 metrics=self._metrics,
+                error_reporter=self._error_reporter,
             ),
         )
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from quarry_mq.server.admin.sources import Sources
 from quarry_mq.server.cluster.metrics import cluster_metrics
-from quarry_mq.server.observability.metrics.instruments import ServerMetrics, stage_metrics, waiting_metrics
+from quarry_mq.server.observability.metrics.instruments import (
+    ServerMetrics,
+    stage_metrics,
+    sweep_metrics,
+    waiting_metrics,
+)
 from quarry_mq.server.observability.metrics.rocketmq import (
     BrokerStats,
     Families,
@@ -30,6 +35,7 @@ def export(metrics: ServerMetrics, sources: Sources, settings: BrokerSettings) -
     metrics.watch_expiry(store.expiry, lambda: maintenance.retention.used_ratios)
     metrics.watch_lite_topics(maintenance.lite_topics.counts)
     metrics.watch_cleaning(maintenance.cleaning)
+    metrics.watch(lambda: sweep_metrics(maintenance.verification.sweeps))
     metrics.watch_indexes(store.messages.indexes)
     metrics.watch(lambda: stage_metrics(its.sends.commit.stages, its.delivery.stages))
     metrics.watch(lambda: waiting_metrics(background.waiting, background.sampling))

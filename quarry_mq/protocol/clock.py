@@ -160,6 +160,11 @@ class Progress:
     detail: str = ""
 
     @property
+    def ratio(self) -> float:
+        """Return the share that is done, from 0 to 1."""
+        return 1.0 if self.total_bytes <= 0 else min(1.0, self.done_bytes / self.total_bytes)
+
+    @property
     def percent(self) -> int:
         return 100 if self.total_bytes <= 0 else min(100, 100 * self.done_bytes // self.total_bytes)
 

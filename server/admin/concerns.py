@@ -32,6 +32,7 @@ from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange, StoreDamage
 from quarry_mq.store.layout.paths import StorePart, StorePaths
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.security.model import SECRETS_MAX, USER_NAME
+from quarry_mq.store.verify import check_readable
 
 DISPATCH_LAG_BYTES: Final = 64 << 20
 """Bytes of dispatch lag that flushes and batches do not cause on a disk that keeps up."""
@@ -122,6 +123,7 @@ class Concerns:
             yield
             with suppress(StoreDamaged, OSError):
                 with suppress(OffsetOutOfRange, MessageGivenUp):
+                    check_readable(its.store.segments, PhysicalOffset(each.record_at))
                     its.store.messages.record_at(PhysicalOffset(each.record_at))
                 its.edge.error_reporter.drop(each)
 
@@ -278,6 +280,10 @@ def _disk(sources: Sources) -> Iterator[Concern]:
     for step, reason in retention.complaints.items():
         text = f"{step} of segments is held up: {reason}"
         yield Concern("expiry-held-up", Severity.WARNING, text, "storage", "quarry storage", subject=step)
+    problem = sources.maintenance.verification.sweeps.problem
+    if problem is not None:
+        text = f"the check of the log is held up: {problem}"
+        yield Concern("log-check-held-up", Severity.WARNING, text, "jobs", "quarry verification list")
     problem = sources.maintenance.migration.problem
     if problem is not None:
         text = f"migration is held up: {problem}"

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.clock import Clock, Progress
 from quarry_mq.server.admin.concerns import Concern, Concerns
 from quarry_mq.server.admin.sources import Sources
 from quarry_mq.server.cluster.membership import Members, SeenMember
@@ -396,6 +396,8 @@ class Overview:
     migration_phase: str
     migration_lag_bytes: int | None
     open_jobs: int
+    log_check: Progress | None
+    log_checked_at_ms: int | None
     stages: Sequence[StageTimes]
     process: ProcessNow
 
@@ -414,6 +416,7 @@ class Overviews:
     def now(self) -> Overview:
         sources, days, background = self._sources, self._recording.days, self._sources.background
         its, traffic = sources.components, sources.components.sends.metrics.traffic
+        sweeps = sources.maintenance.verification.sweeps
         moved = Moved(traffic.messages_sent, traffic.messages_received)
         return Overview(
             at_ms=its.clock.wall_ms(),
@@ -439,6 +442,8 @@ class Overviews:
             migration_phase=its.store.migration.phase.value,
             migration_lag_bytes=sources.migration_lag_bytes,
             open_jobs=self._open_jobs(),
+            log_check=sweeps.progress,
+            log_checked_at_ms=None if sweeps.finished is None else sweeps.finished.ended_at_ms,
             stages=list(self._stages()),
             process=self._process(),
         )

@@ -90,6 +90,8 @@ def overview_message(broker: admin_pb2.Broker, now: Overview) -> pb.Overview:
         migration_phase=now.migration_phase,
         migration_lag_bytes=now.migration_lag_bytes,
         open_jobs=now.open_jobs,
+        log_check_ratio=None if now.log_check is None else now.log_check.ratio,
+        log_checked_at_ms=now.log_checked_at_ms,
         stages=map(_stage_message, now.stages),
         process=_process_message(now.process),
     )

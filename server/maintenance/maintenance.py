@@ -41,7 +41,6 @@ from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.metadata import TopicTable
 from quarry_mq.store.migration.open_queues import OpenQueues
 from quarry_mq.store.opening.open_store import OpenStore
-from quarry_mq.store.verify.report import Verdicts
 
 CHECKPOINT_INTERVAL_S: Final = 1.0
 """RocketMQ's interval.
@@ -100,6 +99,7 @@ class MaintenanceDependencies:
     poisoned: Callable[[Exception], None]
     clock: Clock
     metrics: ServerMetrics
+    error_reporter: ErrorReporter
 
 
 class Maintenance:
@@ -139,6 +139,7 @@ class Maintenance:
         self.retention.configure(settings.for_expiry())
         self.lite_topics.configure(settings)
         self.migration.configure(backfill_bytes_per_s=settings.consume_queue.backfill_rate)
+        self.verification.configure(settings)
 
     def _configure_remover(self, settings: BrokerSettings) -> None:
         expiry = settings.expiry
@@ -248,11 +249,10 @@ class Maintenance:
 
     def _make_verification(self) -> OnlineVerification:
         return OnlineVerification(
-            self._settings.store.directory,
+            self._store,
+            self._settings,
             points=self.backups,
-            queues=self._store.queues,
-            dispatched_up_to=lambda: self._store.messages.dispatched_up_to,
-            verdicts=Verdicts(self._store.state_engine),
+            report_damage=self._dependencies.error_reporter.report,
             disk=PosixCopyingDisk(),
             clock=self._dependencies.clock,
         )

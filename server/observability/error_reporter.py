@@ -100,6 +100,9 @@ class ErrorReporter:
     def _note_damage(self, error: StoreDamaged | EngineCorrupt) -> str:
         """Return the place that is damaged, the same for all who meet it."""
         place, record_at = (error.place, error.record_at) if isinstance(error, StoreDamaged) else (str(error), None)
+        if record_at is not None:
+            known = (each.text for each in self._damage.values() if each.record_at == record_at)
+            place = next(known, place)  # who reads it for another purpose tells of it in other words
         if place not in self._damage and len(self._damage) < PLACES_MAX:
             path = error.path if isinstance(error, StoreDamaged) else error.directory
             self._damage[place] = Damage(place, path, self._clock.monotonic_s(), record_at)

@@ -41,6 +41,7 @@ from quarry_mq.server.settings.sections import (
     TopicsSection,
     TracingSection,
     TransactionsSection,
+    VerificationSection,
     is_loopback,
 )
 from quarry_mq.store.errors import Invalid
@@ -93,6 +94,7 @@ class BrokerSettings(Section):
     consume_queue: ConsumeQueueSection = ConsumeQueueSection()
     index: IndexSection = IndexSection()
     expiry: ExpirySection = ExpirySection()
+    verification: VerificationSection = VerificationSection()
     network: NetworkSection = NetworkSection()
     broker: BrokerSection = BrokerSection()
     cluster: ClusterSection = ClusterSection()

@@ -101,6 +101,8 @@ LOCK_CONTENT: Final = b"lock"
 ZEROS: Final = bytes(1024 * 1024)
 STAT_BLOCK_BYTES: Final = 512  # the unit of st_blocks, whatever the file system uses
 FETCH_BYTES: Final = 1024 * 1024
+READ_ONCE_BYTES: Final = 128 * 1024
+"""`read_once` reads aligned parts of this size: of one that is cached in part, all pages may leave the cache."""
 FLOCK: Final = struct.Struct("hhqqi4x")
 """The struct is `struct flock` of 64-bit Linux: type, whence, start, length, pid."""
 
@@ -132,6 +134,20 @@ class _Descriptor:
     def __del__(self) -> None:
         if self._number is not None:
             os.close(self._number)
+
+
+def _read_part_once(number: int, part: memoryview, position: int) -> int:
+    """Fill the buffer from the cache, or else from the device, and drop what came from there. Returns 0 at the end."""
+    try:
+        return os.preadv(number, [part], position, os.RWF_NOWAIT)
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
+            raise
+    count = os.preadv(number, [part], position)
+    begin = position - position % mmap.PAGESIZE  # pages that the range covers in part would stay
+    end = -(-(position + count) // mmap.PAGESIZE) * mmap.PAGESIZE
+    os.posix_fadvise(number, begin, end - begin, os.POSIX_FADV_DONTNEED)
+    return count
 
 
 @contextmanager
@@ -410,6 +426,23 @@ class PosixDisk:
         with _naming(path):
             descriptor = _Descriptor(path, os.O_RDONLY)
             return os.pread(descriptor.fileno(), size, position)
+
+    def read_once(self, path: Path, position: int, size: int) -> bytes:
+        buffer = bytearray(size)
+        filled = 0
+        with _naming(path):
+            descriptor = _Descriptor(path, os.O_RDONLY)
+            number = descriptor.fileno()
+            # without this advice the system reads ahead, and what nobody asked for would stay in the cache
+            os.posix_fadvise(number, 0, 0, os.POSIX_FADV_RANDOM)
+            while filled < size:
+                at = position + filled
+                part = memoryview(buffer)[filled : filled + READ_ONCE_BYTES - at % READ_ONCE_BYTES]
+                count = _read_part_once(number, part, at)
+                if not count:
+                    break
+                filled += count
+        return bytes(buffer) if filled == size else bytes(buffer[:filled])
 
     def zero_from(self, path: Path, position: int) -> None:
         with _naming(path):

@@ -188,6 +188,12 @@ class Disk(Protocol):
         releases the GIL.
         """
 
+    def read_once(self, path: Path, position: int, size: int) -> bytes:
+        """Return these bytes as `read_range` does, for a reader that does not come again.
+
+        What was not in the page cache before is not in it afterwards, so that what others read stays in it.
+        """
+
     def replace_atomically(self, path: Path, data: bytes | memoryview) -> None:
         """Replace the file's content: after a crash it holds the old or the new bytes, nothing else.
 

@@ -19,10 +19,11 @@ from quarry_mq.store.scan.columns import Ending, RecordBatch, RecordColumns
 from quarry_mq.store.scan.dispatch import ScannedRequests, pending_requests
 from quarry_mq.store.scan.fields import RUN_RECORDS, FoundRecords, LogScan, scan_records
 from quarry_mq.store.scan.log import found_in, scan_in_bulk, scan_log
-from quarry_mq.store.scan.resync import first_record, is_whole, next_readable, next_whole
+from quarry_mq.store.scan.resync import RECORD_MAGIC, first_record, is_whole, next_readable, next_whole
 from quarry_mq.store.scan.segment import WINDOW_BYTES, scan_segment
 
 __all__ = [
+    "RECORD_MAGIC",
     "RUN_RECORDS",
     "WINDOW_BYTES",
     "Ending",

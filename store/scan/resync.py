@@ -15,7 +15,8 @@ from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import Blank, StoredMessage
 from quarry_mq.store.record.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MINIMUM, SIZE
 
-_RECORD_MAGIC: Final = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)))
+RECORD_MAGIC: Final = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)))
+"""Matches the magic codes of records: a copy of one may lie in a body, too."""
 _BLANK_MAGIC: Final = re.compile(re.escape(MAGIC_BLANK.to_bytes(4, "big")))
 _MAGIC_POSITION: Final = SIZE.size
 
@@ -31,7 +32,7 @@ def next_whole(segments: SegmentList, damaged: PhysicalOffset) -> PhysicalOffset
     if size >= RECORD_SIZE_MINIMUM and _goes_on(segments, PhysicalOffset(damaged + size)):
         return PhysicalOffset(damaged + size)
     first = PhysicalOffset(damaged + RECORD_SIZE_MINIMUM)
-    for magic in (_RECORD_MAGIC, _BLANK_MAGIC):
+    for magic in (RECORD_MAGIC, _BLANK_MAGIC):
         for candidate in _candidates(segments, damaged, first, magic):
             if _goes_on(segments, candidate):
                 return candidate
@@ -50,7 +51,7 @@ def first_record(segments: SegmentList, start: PhysicalOffset) -> PhysicalOffset
     The record has passed every check. The result can only be wrong if somebody writes into a body a record with a right
     CRC that states the very offset at which it will lie; a reader that arrives here from before will notice that.
     """
-    for candidate in _candidates(segments, start, start, _RECORD_MAGIC):
+    for candidate in _candidates(segments, start, start, RECORD_MAGIC):
         if is_whole(segments, candidate):
             return candidate
     return None

@@ -5,7 +5,8 @@ Verdicts of verifications are rows of the family `meta` of `quarry/`:
     key    ASCII `verification/`, then i64 begin, wall clock ms, which is also the id
     value  JSON: the fields of `Verdict`
 
-The newest `VERDICTS_KEPT` are kept.
+The newest `VERDICTS_KEPT` are kept, and as many sweeps of the check of the log. The row of a sweep that is under way
+has what was found so far, and in `log_end` where it goes on after a restart.
 """
 
 from __future__ import annotations
@@ -202,6 +203,8 @@ class Findings:
 
 
 VERDICTS_KEPT: Final = 20
+THE_BROKER: Final = "the broker"
+"""The name in `asked_by` of a sweep that checks the log, which nobody has begun."""
 _PREFIX: Final = b"verification/"
 _ID: Final = Struct(">q")
 
@@ -235,6 +238,11 @@ class Verdict:
     remark: str | None = None
     """The reason why the differences may be none, or why the verification failed."""
 
+    @property
+    def is_sweep(self) -> bool:
+        """Return whether it is a sweep of the check of the log, which has the check `log` alone."""
+        return self.asked_by == THE_BROKER
+
     def ended(self, report: VerifyReport, ended_at_ms: int, remark: str | None) -> Verdict:
         """Return the verdict with what was found."""
         return Verdict(
@@ -263,14 +271,13 @@ class Verdicts:
         self._family = engine.family(META)
 
     def save(self, verdict: Verdict) -> None:
-        """Save a verdict durably; the oldest ones beyond `VERDICTS_KEPT` are deleted."""
+        """Save a verdict durably; the oldest ones of its kind beyond `VERDICTS_KEPT` are deleted."""
         batch = self._engine.batch()
         fields = {**asdict(verdict), "state": verdict.state.value}
         batch.put(self._family, _PREFIX + _ID.pack(verdict.id), json.dumps(fields, sort_keys=True).encode())
-        kept = [key for key, _ in self._family.scan(prefix_range(_PREFIX), reverse=True)]
-        for key in kept[VERDICTS_KEPT - 1 :]:
-            if key != _PREFIX + _ID.pack(verdict.id):
-                batch.delete(self._family, key)
+        others = [each for each in self.all() if each.is_sweep == verdict.is_sweep and each.id != verdict.id]
+        for each in others[VERDICTS_KEPT - 1 :]:
+            batch.delete(self._family, _PREFIX + _ID.pack(each.id))
         self._engine.write(batch, sync=True)
 
     def all(self) -> list[Verdict]:

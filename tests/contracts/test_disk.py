@@ -430,3 +430,14 @@ def test_the_failing_disk_forgets_nothing_that_was_synced_with_its_file_system(s
     disk.open_sparse(Path("/queue/a"), SIZE).write(SIZE - 4, b"last")
     disk.sync_file_system(Path("/"))
     assert disk.power_loss(seed).read(Path("/queue/a")) == bytes(SIZE - 4) + b"last"
+
+
+def test_bytes_are_read_once_from_anywhere_and_only_up_to_the_end(disk: Disk, folder: Path) -> None:
+    segment = disk.create_segment(folder / "a", 80 * 4096)
+    content = Random(3).randbytes(segment.size)
+    segment.write(0, content)
+    for position, size in ((0, segment.size), (5, 4096), (4095, 200_000), (segment.size - 3, 100), (segment.size, 1)):
+        assert disk.read_once(folder / "a", position, size) == content[position : position + size]
+    with pytest.raises(FileNotFoundError) as caught:
+        disk.read_once(folder / "b", 0, 1)
+    assert caught.value.filename == str(folder / "b")

@@ -340,6 +340,9 @@ class FaultyDisk:
     def read_range(self, path: Path, position: int, size: int) -> bytes:
         return bytes(self._file(path).live[position : position + size])
 
+    def read_once(self, path: Path, position: int, size: int) -> bytes:
+        return self.read_range(path, position, size)
+
     def zero_from(self, path: Path, position: int) -> None:
         file = self._file(path)
         cut = self.starts("zero", path)

@@ -353,7 +353,7 @@ class Kernel:
 class System:
     """The functions of the `os` module that `PosixDisk` uses. Another one is an AttributeError: add it here."""
 
-    _CONSTANTS: Final = ("O_", "SEEK_", "POSIX_FADV_")
+    _CONSTANTS: Final = ("O_", "SEEK_", "POSIX_FADV_", "RWF_")
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -412,11 +412,15 @@ class System:
     def pread(self, number: int, length: int, position: int) -> bytes:
         return bytes(self._kernel.inode(number).live[position : position + length])
 
-    def preadv(self, number: int, buffers: list[memoryview], position: int) -> int:
+    def preadv(self, number: int, buffers: list[memoryview], position: int, flags: int = 0) -> int:
+        if flags & os.RWF_NOWAIT:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        count = 0
         for buffer in buffers:
-            data = self.pread(number, len(buffer), position)
+            data = self.pread(number, len(buffer), position + count)
             buffer[: len(data)] = data
-        return sum(map(len, buffers))
+            count += len(data)
+        return count
 
     def lseek(self, number: int, position: int, how: int) -> int:
         """Holes are the pages that hold only zeros: more of them than a real file has."""

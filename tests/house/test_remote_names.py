@@ -121,4 +121,14 @@ def test_what_can_be_changed_while_a_broker_runs_is_a_number_a_switch_or_a_level
 
 def test_where_a_broker_listens_and_what_it_reads_cannot_be_changed_while_it_runs() -> None:
     sections = {key.partition(".")[0] for key, _ in live_fields()}
-    assert sections <= {"consume_queue", "delivery", "expiry", "groups", "limits", "log", "topics", "transactions"}
+    assert sections <= {
+        "consume_queue",
+        "delivery",
+        "expiry",
+        "groups",
+        "limits",
+        "log",
+        "topics",
+        "transactions",
+        "verification",
+    }

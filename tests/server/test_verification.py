@@ -11,6 +11,8 @@ import pytest
 
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.maintenance.verification import OnlineVerification
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.sections import StoreSection, VerificationSection
 from quarry_mq.store.errors import Busy, Invalid
 from quarry_mq.store.verify.report import VERDICTS_KEPT, Verdict, Verdicts, VerdictState
 from tests.server.test_backup_points import Bench
@@ -34,11 +36,13 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def verification(bench: Bench, clock: ManualClock | None = None) -> OnlineVerification:
     return OnlineVerification(
-        bench.store.segments.directory.parent,
+        bench.store,
+        BrokerSettings(
+            store=StoreSection(directory=bench.store.segments.directory.parent),
+            verification=VerificationSection(interval_ms=0),
+        ),
         points=bench.points,
-        queues=bench.store.queues,
-        dispatched_up_to=lambda: bench.store.messages.dispatched_up_to,
-        verdicts=Verdicts(bench.store.state_engine),
+        report_damage=lambda _: None,
         disk=bench.disk,
         clock=clock or bench.clock,
     )

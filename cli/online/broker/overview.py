@@ -126,6 +126,8 @@ def overview_fields(found: pb.Overview) -> dict[str, Any]:
         "migrationPhase": found.migration_phase,
         "migrationLagBytes": known(found, "migration_lag_bytes"),
         "openJobs": found.open_jobs,
+        "logCheckPercent": _log_check_percent(found),
+        "logCheckedAt": known_time(found, "log_checked_at_ms"),
         "cpuSeconds": round(found.process.cpu_seconds, 1),
         "residentBytes": known(found.process, "resident_bytes"),
         "openFiles": known(found.process, "open_files"),
@@ -146,6 +148,11 @@ def _used_percent(found: pb.Overview) -> float | None:
     if not found.disk_total:
         return None
     return round(100 * (1 - found.disk_free / found.disk_total), 1)
+
+
+def _log_check_percent(found: pb.Overview) -> float | None:
+    ratio = known(found, "log_check_ratio")
+    return None if ratio is None else round(100 * ratio, 1)
 
 
 def _member_fields(member: pb.MemberOverview) -> dict[str, Any]:

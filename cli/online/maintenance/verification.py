@@ -26,7 +26,9 @@ RUNNING: Final = "running"
 
 commands: Final = typer.Typer(no_args_is_help=True)
 
-Id = Annotated[int | None, typer.Argument(metavar="ID", help="Id of the verification. Default: the newest.")]
+Id = Annotated[
+    int | None, typer.Argument(metavar="ID", help="Id of the verification. Default: the newest that was begun.")
+]
 
 
 @commands.command()
@@ -71,7 +73,7 @@ def status(verification_id: Id = None, *, admin: Admin = ADMIN_DEFAULT, as_json:
 
 @commands.command(name="list")
 def list_(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """List the verifications that are kept, the newest first."""
+    """List the verifications that are kept, and the sweeps of the broker over its log, the newest first."""
     with _port(admin) as broker:
         answer = broker.ListVerifications(pb.ListVerificationsRequest(), timeout=CALL_TIMEOUT_S)
     print_rows(map(_head, answer.verifications), COLUMNS, as_json=as_json, kind="verifications")

@@ -95,7 +95,7 @@ class JobService(JobServiceServicer):
 
     def _all(self) -> list[pb.Job]:
         """Return all jobs, the newest first."""
-        jobs = [*map(job_message, self._jobs.all()), *map(self._verification_message, self._verification.all())]
+        jobs = [*map(job_message, self._jobs.all()), *map(self._verification_message, self._verification.requested())]
         return sorted(jobs, key=lambda each: each.id, reverse=True)
 
     def _visible(self, job_id: int, action: Action) -> pb.Job:

@@ -73,10 +73,14 @@ export function aboutText(job) {
 
 // --- verifications ---
 
+// The broker reads its whole log in sweeps (verification.interval_ms).
+const isSweep = (one) => one.askedBy === "the broker";
+
 async function verificationsView(view) {
   const { verifications } = await view.call("VerificationService/ListVerifications");
   const running = verifications.filter((one) => one.state === "running");
-  const newest = verifications.find((one) => one.state !== "running");
+  const ended = verifications.filter((one) => one.state !== "running");
+  const newest = ended.find((one) => !isSweep(one)) ?? ended[0];
   return [
     running.map((one) =>
       h(
@@ -85,10 +89,12 @@ async function verificationsView(view) {
         stateBadge("running"),
         h("span", null, one.progress?.phase ?? "begins"),
         progressBar(one.progress?.done ?? 0, one.progress?.total, "progress of the verification"),
-        workButton("Cancel", async () => {
-          await view.call("VerificationService/CancelVerification", { id: one.id });
-          return "cancelled";
-        }),
+        isSweep(one)
+          ? h("span", { class: "none" }, "a sweep of the broker over its log")
+          : workButton("Cancel", async () => {
+              await view.call("VerificationService/CancelVerification", { id: one.id });
+              return "cancelled";
+            }),
       ),
     ),
     table(

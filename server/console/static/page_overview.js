@@ -259,6 +259,12 @@ function totalsFacts({ own }) {
       ["Open jobs", link(["jobs"], count(it.openJobs))],
       ["Log kept", bytes(it.logSize)],
       ["Oldest message", age(it.oldestStoredAtMs, "the log is empty, or its first record cannot be read")],
+      [
+        "Log checked",
+        isKnown(it.logCheckRatio)
+          ? link(["jobs"], `${(100 * it.logCheckRatio).toFixed(1)} % of a sweep`)
+          : link(["jobs"], age(it.logCheckedAtMs, "not yet")),
+      ],
       ["Disk free", [bytes(it.diskFree), " of ", bytes(it.diskTotal)]],
       ["Consume queues", link(["migration"], (it.migrationPhase || "unknown").replaceAll("_", " "))],
       isKnown(it.migrationLagBytes) && ["Lag of the second store", bytes(it.migrationLagBytes)],

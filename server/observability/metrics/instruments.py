@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from quarry_mq.protocol.clock import Progress
 from quarry_mq.server.counters import BucketHistogram, ReceiveStages, SendStages, Traffic
 from quarry_mq.server.front import FrontStats
 from quarry_mq.server.jobs import JobKind
@@ -31,6 +32,7 @@ from quarry_mq.store.migration import AgreementReport, MigrationStats
 from quarry_mq.store.pending import Resolution
 from quarry_mq.store.retention import Cause
 from quarry_mq.store.state.jobs import JobState
+from quarry_mq.store.verify.report import Verdict
 
 CLEANING_BUCKETS_S: Final = [0.01 * 4**step for step in range(10)]
 """Bounds from 10 ms, an idle store, to 44 min, a billion entries."""
@@ -183,6 +185,33 @@ class MigrationSource(Protocol):
 
     @property
     def at_start(self) -> AgreementReport | None: ...
+
+
+class SweepStats(Protocol):
+    """The numbers that the sweeps over the log keep."""
+
+    @property
+    def read_bytes(self) -> int: ...
+
+    @property
+    def progress(self) -> Progress | None: ...
+
+    @property
+    def finished(self) -> Verdict | None: ...
+
+
+def sweep_metrics(sweeps: SweepStats) -> Iterator[Metric]:
+    yield CounterMetricFamily(
+        "quarry_log_check_read_bytes", "Bytes of the log that the broker read to check them", value=sweeps.read_bytes
+    )
+    progress, finished = sweeps.progress, sweeps.finished
+    meaning = "Share of the log that the current sweep of its check has read, from 0 to 1; 0 between sweeps"
+    yield _gauge("quarry_log_check_ratio", meaning, 0.0 if progress is None else progress.ratio)
+    meaning = "When the last sweep that checked the log ended, in seconds since the Unix epoch; 0 before the first"
+    ended_at_ms = 0 if finished is None else finished.ended_at_ms or 0
+    yield _gauge("quarry_log_check_finished_timestamp_seconds", meaning, ended_at_ms / 1000)
+    damaged = 0 if finished is None else sum(differences for _, differences in finished.checks.values())
+    yield _gauge("quarry_log_check_damaged_records", "Damaged places that the last sweep found", damaged)
 
 
 def migration_metrics(migration: MigrationSource) -> Iterator[Metric]:

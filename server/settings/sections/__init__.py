@@ -16,7 +16,13 @@ from quarry_mq.server.settings.sections.limits import LimitsSection
 from quarry_mq.server.settings.sections.metrics import LogSection, MetricsSection, TracingSection
 from quarry_mq.server.settings.sections.network import BrokerSection, NetworkSection
 from quarry_mq.server.settings.sections.security import SecuritySection
-from quarry_mq.server.settings.sections.store import ConsumeQueueSection, ExpirySection, IndexSection, StoreSection
+from quarry_mq.server.settings.sections.store import (
+    ConsumeQueueSection,
+    ExpirySection,
+    IndexSection,
+    StoreSection,
+    VerificationSection,
+)
 
 __all__ = [
     "OFF",
@@ -39,5 +45,6 @@ __all__ = [
     "TopicsSection",
     "TracingSection",
     "TransactionsSection",
+    "VerificationSection",
     "is_loopback",
 ]

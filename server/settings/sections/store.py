@@ -255,3 +255,20 @@ class ExpirySection(Section):
         description="When this share of the entries has been removed, RocksDB rewrites the tables that hold them. "
         "This frees their space, but needs additional space for the new tables meanwhile.",
     )
+
+
+class VerificationSection(Section):
+    interval_ms: int = Field(
+        default=86_400_000,
+        ge=0,
+        description="How often the broker reads its whole commit log in the background, so that damage is found before "
+        "somebody needs the message. A sweep is spread over half of this time. Default: once a day. 0: never.",
+        json_schema_extra=LIVE,
+    )
+    rate: ByteSize = Field(
+        default=ByteSize(32 * MIB),
+        ge=MIB,
+        description="How much of the commit log such a sweep reads per second at most. It never takes more than 10 % "
+        "of the time of a processor core.",
+        json_schema_extra=LIVE,
+    )

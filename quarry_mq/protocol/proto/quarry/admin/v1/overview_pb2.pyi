@@ -31,7 +31,7 @@ class GetOverviewRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Overview(_message.Message):
-    __slots__ = ("broker", "at_ms", "readiness", "concerns", "concern_details", "sent_per_second", "received_per_second", "sent", "received", "sent_today", "received_today", "sent_yesterday", "received_yesterday", "connections", "producers", "consumers", "topics", "groups", "disk_total", "disk_free", "log_size", "oldest_stored_at_ms", "ready_messages", "in_flight_messages", "lag_ms", "lag_is_whole", "timers", "transactions", "lite_topics", "migration_phase", "migration_lag_bytes", "open_jobs", "stages", "process")
+    __slots__ = ("broker", "at_ms", "readiness", "concerns", "concern_details", "sent_per_second", "received_per_second", "sent", "received", "sent_today", "received_today", "sent_yesterday", "received_yesterday", "connections", "producers", "consumers", "topics", "groups", "disk_total", "disk_free", "log_size", "oldest_stored_at_ms", "ready_messages", "in_flight_messages", "lag_ms", "lag_is_whole", "timers", "transactions", "lite_topics", "migration_phase", "migration_lag_bytes", "open_jobs", "log_check_ratio", "log_checked_at_ms", "stages", "process")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     READINESS_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,8 @@ class Overview(_message.Message):
     MIGRATION_PHASE_FIELD_NUMBER: _ClassVar[int]
     MIGRATION_LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
     OPEN_JOBS_FIELD_NUMBER: _ClassVar[int]
+    LOG_CHECK_RATIO_FIELD_NUMBER: _ClassVar[int]
+    LOG_CHECKED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     broker: _admin_pb2.Broker
@@ -98,9 +100,11 @@ class Overview(_message.Message):
     migration_phase: str
     migration_lag_bytes: int
     open_jobs: int
+    log_check_ratio: float
+    log_checked_at_ms: int
     stages: _containers.RepeatedCompositeFieldContainer[Stage]
     process: Process
-    def __init__(self, broker: _Optional[_Union[_admin_pb2.Broker, _Mapping]] = ..., at_ms: _Optional[int] = ..., readiness: _Optional[str] = ..., concerns: _Optional[_Iterable[str]] = ..., concern_details: _Optional[_Iterable[_Union[Concern, _Mapping]]] = ..., sent_per_second: _Optional[float] = ..., received_per_second: _Optional[float] = ..., sent: _Optional[int] = ..., received: _Optional[int] = ..., sent_today: _Optional[int] = ..., received_today: _Optional[int] = ..., sent_yesterday: _Optional[int] = ..., received_yesterday: _Optional[int] = ..., connections: _Optional[int] = ..., producers: _Optional[int] = ..., consumers: _Optional[int] = ..., topics: _Optional[int] = ..., groups: _Optional[int] = ..., disk_total: _Optional[int] = ..., disk_free: _Optional[int] = ..., log_size: _Optional[int] = ..., oldest_stored_at_ms: _Optional[int] = ..., ready_messages: _Optional[int] = ..., in_flight_messages: _Optional[int] = ..., lag_ms: _Optional[int] = ..., lag_is_whole: _Optional[bool] = ..., timers: _Optional[int] = ..., transactions: _Optional[int] = ..., lite_topics: _Optional[int] = ..., migration_phase: _Optional[str] = ..., migration_lag_bytes: _Optional[int] = ..., open_jobs: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., process: _Optional[_Union[Process, _Mapping]] = ...) -> None: ...
+    def __init__(self, broker: _Optional[_Union[_admin_pb2.Broker, _Mapping]] = ..., at_ms: _Optional[int] = ..., readiness: _Optional[str] = ..., concerns: _Optional[_Iterable[str]] = ..., concern_details: _Optional[_Iterable[_Union[Concern, _Mapping]]] = ..., sent_per_second: _Optional[float] = ..., received_per_second: _Optional[float] = ..., sent: _Optional[int] = ..., received: _Optional[int] = ..., sent_today: _Optional[int] = ..., received_today: _Optional[int] = ..., sent_yesterday: _Optional[int] = ..., received_yesterday: _Optional[int] = ..., connections: _Optional[int] = ..., producers: _Optional[int] = ..., consumers: _Optional[int] = ..., topics: _Optional[int] = ..., groups: _Optional[int] = ..., disk_total: _Optional[int] = ..., disk_free: _Optional[int] = ..., log_size: _Optional[int] = ..., oldest_stored_at_ms: _Optional[int] = ..., ready_messages: _Optional[int] = ..., in_flight_messages: _Optional[int] = ..., lag_ms: _Optional[int] = ..., lag_is_whole: _Optional[bool] = ..., timers: _Optional[int] = ..., transactions: _Optional[int] = ..., lite_topics: _Optional[int] = ..., migration_phase: _Optional[str] = ..., migration_lag_bytes: _Optional[int] = ..., open_jobs: _Optional[int] = ..., log_check_ratio: _Optional[float] = ..., log_checked_at_ms: _Optional[int] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., process: _Optional[_Union[Process, _Mapping]] = ...) -> None: ...
 
 class Concern(_message.Message):
     __slots__ = ("kind", "severity", "text", "since_ms", "page", "command")
