@@ -9,7 +9,7 @@ Each sweep is a row among the verdicts of verifications (`store.verify.report`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
@@ -83,13 +83,7 @@ class LogSweeps:
         """Bytes that were read since the start. May be read on any thread."""
         self._begun_s: float | None = None
         """Monotonic time at which the last sweep began; None if there was none. The wall clock may be set back."""
-        for each in verdicts.all():
-            if each.is_sweep and each.state is VerdictState.RUNNING:
-                self._sweep = self._sweep or each
-            elif each.is_sweep:
-                self.finished = each
-                self._begun_s = self._started_s - max(clock.wall_ms() - each.id, 0) / 1000
-                break
+        self._is_loaded = False
 
     def configure(self, settings: VerificationSection) -> None:
         """Apply changed settings from the next piece on."""
@@ -116,11 +110,14 @@ class LogSweeps:
 
     async def work(self) -> float:
         """Read one piece if a sweep is due, and return the seconds to wait before the next call."""
-        wait_s = self._due_in_s()
-        if wait_s > 0:
-            return min(wait_s, IDLE_S)
         time_slice = TimeSlice(self._clock)
         try:
+            if not self._is_loaded:
+                self._load(await self._worker.run(self._verdicts.all))
+            wait_s = self._due_in_s()
+            if wait_s > 0:
+                return min(wait_s, IDLE_S)
+            time_slice.restart()
             read_bytes = await self._read_piece()
             self._errors.clear()
         except (OSError, KvError, BrokerError) as error:
@@ -137,6 +134,17 @@ class LogSweeps:
                 await self._worker.run(self._verdicts.save, self._resumable)
 
     # -- inside
+
+    def _load(self, verdicts: Sequence[Verdict]) -> None:
+        """Go on where the sweeps before the start have ended."""
+        for each in verdicts:
+            if each.is_sweep and each.state is VerdictState.RUNNING:
+                self._sweep = self._sweep or each
+            elif each.is_sweep:
+                self.finished = each
+                self._begun_s = self._started_s - max(self._clock.wall_ms() - each.id, 0) / 1000
+                break
+        self._is_loaded = True
 
     def _due_in_s(self) -> float:
         """Return in how many seconds there is something to read; 0 if there is now."""

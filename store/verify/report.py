@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from pathlib import Path
 from struct import Struct
@@ -273,8 +273,8 @@ class Verdicts:
     def save(self, verdict: Verdict) -> None:
         """Save a verdict durably; the oldest ones of its kind beyond `VERDICTS_KEPT` are deleted."""
         batch = self._engine.batch()
-        fields = {**asdict(verdict), "state": verdict.state.value}
-        batch.put(self._family, _PREFIX + _ID.pack(verdict.id), json.dumps(fields, sort_keys=True).encode())
+        row = {**asdict(verdict), "state": verdict.state.value}
+        batch.put(self._family, _PREFIX + _ID.pack(verdict.id), json.dumps(row, sort_keys=True).encode())
         others = [each for each in self.all() if each.is_sweep == verdict.is_sweep and each.id != verdict.id]
         for each in others[VERDICTS_KEPT - 1 :]:
             batch.delete(self._family, _PREFIX + _ID.pack(each.id))
@@ -285,5 +285,8 @@ class Verdicts:
         return [_decoded(json.loads(value)) for _, value in self._family.scan(prefix_range(_PREFIX), reverse=True)]
 
 
-def _decoded(fields: dict[str, Any]) -> Verdict:
-    return Verdict(**{**fields, "state": VerdictState(fields["state"])})
+def _decoded(row: dict[str, Any]) -> Verdict:
+    known = {each.name for each in fields(Verdict)}  # a later version may have added some
+    return Verdict(
+        **{name: value for name, value in row.items() if name in known} | {"state": VerdictState(row["state"])}
+    )

@@ -425,6 +425,25 @@ def test_damage_names_the_command_that_repairs_its_part_of_the_store(bench: Benc
     }
 
 
+def test_a_check_of_the_log_that_does_not_go_on_is_a_concern(bench: Bench) -> None:
+    sources = bench.broker.broker._sources
+    sweeps = sources.maintenance.verification.sweeps
+
+    class NoLetters:
+        def concerns(self) -> Iterator[Concern]:
+            return iter(())
+
+    async def texts() -> list[str]:
+        with capture_logs():
+            concerns = Concerns(sources, cast(UnsentDeadLetters, NoLetters()), lambda: 0.0, AROUND, STORE).now()
+        return [each.text for each in concerns if each.kind == "log-check-held-up"]
+
+    assert bench.run(texts()) == []
+    sweeps._errors.is_new(OSError("Too many open files"))
+    assert bench.run(texts()) == ["the check of the log is held up: Too many open files"]
+    sweeps._errors.clear()
+
+
 def test_denied_calls_name_what_helps(bench: Bench) -> None:
     own = bench.broker.broker._sources
 

@@ -69,6 +69,16 @@ def test_each_damaged_place_has_its_line_up_to_a_bound(bench: Bench) -> None:
     assert [line["error"] for line in bench.lines(everywhere[-1])] == [str(everywhere[-1])]
 
 
+def test_a_record_is_one_place_whoever_reads_it(bench: Bench) -> None:
+    """The check of the log does not know of which queue entry it is."""
+    path = Path("/data/commitlog/0")
+    told = StoreDamaged(path, "the record at offset 7 is damaged", record_at=7)
+    again = StoreDamaged(path, "the record at offset 7, consume queue entry 3, is damaged", record_at=7)
+    assert [line["error"] for line in bench.lines(told, again)] == [str(told)]
+    assert [each.text for each in bench.error_reporter.damage()] == [str(told)]
+    assert bench.damage_met == 2
+
+
 def test_a_file_that_cannot_be_read_gets_one_line_in_a_while(bench: Bench) -> None:
     """A device that died is met by every call of every client."""
     error = KvError("IO error: While pread offset 0 len 196: /data/quarry/000009.sst: Input/output error")

@@ -166,6 +166,7 @@ def test_a_sweep_goes_on_after_a_restart_with_what_it_had_found(bench: Bench) ->
         await made.sweeps.save()
         await made.worker.stop()
         again = Sweeps(bench)
+        await again.work()
         left = again.sweeps.current
         assert left is not None
         assert (left.id, left.log_end % SEGMENT_SIZE) == (begun.id, 0)
