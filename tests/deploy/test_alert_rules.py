@@ -1,6 +1,7 @@
 """Each alert rule fires on a fault that is planted for it, and is silent beside a broker without one.
 
-Prometheus itself evaluates the rules: `promtool` of a package `prometheus`, on the path or named by PROMTOOL.
+Prometheus itself evaluates the rules: `promtool` of a package `prometheus`, on the path, named by PROMTOOL, or in the
+cache of the slow tests. Series are made up here; `test_alerts_in_prometheus.py` has real brokers.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from typing import Any, Final, NamedTuple
 import pytest
 import yaml
 
+from tests.e2e.debian import folder_of
 from tests.house.source import ROOT
 
 RULES: Final = ROOT / "deploy" / "prometheus" / "alerts.yaml"
-PROMTOOL: Final = os.environ.get("PROMTOOL") or shutil.which("promtool")
+UNPACKED: Final = folder_of("prometheus") / "usr" / "bin" / "promtool"
+"""There since `test_alerts_in_prometheus.py` ran."""
+
+PROMTOOL: Final = os.environ.get("PROMTOOL") or shutil.which("promtool", path=f"{os.environ['PATH']}:{UNPACKED.parent}")
 MINUTES: Final = 60
 
 PAIR: Final = {"consumer_group": "billing", "topic": "orders"}
