@@ -19,6 +19,7 @@ from quarry_mq.server.admin.sources import AdminAccess, Sources
 from quarry_mq.server.admin_port.build import make_operators_look, make_operators_work
 from quarry_mq.server.admin_port.calls.guard import CallSlots, make_guard
 from quarry_mq.server.admin_port.cluster.build import cluster_services, joined, make_cluster, make_reading_order
+from quarry_mq.server.admin_port.cluster.relay import OwnCalls
 from quarry_mq.server.admin_port.console import ConsoleBeside
 from quarry_mq.server.admin_port.messages.queries import query_service
 from quarry_mq.server.admin_port.metadata.clients import ClientService
@@ -382,10 +383,13 @@ class Broker:
             order=order,
             pacing=Pacing(self._clock),
         )
+        guard = make_guard(self._security, self._settings.broker.cluster, self._error_reporter)
+        own = OwnCalls(guard, self._error_reporter)
         admin = AdminServer(
             service,
             CallSlots(self._settings.limits.admin_calls, self._edge.limits_met),
-            guard=make_guard(self._security, self._settings.broker.cluster, self._error_reporter),
+            guard=guard,
+            book=own.book,
             connections_max=plan_here(self._settings.store.mapped_segments_max).admin_connections,
             request_size_max=REQUEST_SIZE_MAX if self.cluster is None else self.cluster.request_size_max,
             more=[
@@ -404,6 +408,8 @@ class Broker:
                     self._messaging,
                     self._clock,
                     self._error_reporter,
+                    own=own,
+                    own_name=self._settings.broker.name,
                     overview=work.own_overview,
                     order=order,
                 ),

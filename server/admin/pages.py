@@ -257,14 +257,20 @@ class Order(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wanted:
-    """The page that is requested. `contains` is a part of names in any case; `after` needs the order by name."""
+    """The page that is requested. `contains` is a part of names in any case; `after` needs the order by name.
+
+    `names` are the only ones that are wanted, if there are any, whatever else is said.
+    """
 
     contains: str = ""
     after: str = ""
     limit: int = LIMIT_DEFAULT
     order: Order = Order.NAME
+    names: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        if len(self.names) > LIMIT_MAX:
+            raise Invalid(f"names: {len(self.names)} of them, at most {LIMIT_MAX} are allowed")
         if self.after and self.order is not Order.NAME:
             raise Invalid("after: allowed only with the order by name")
 
@@ -278,6 +284,8 @@ async def names_of(
     is_there: Callable[[str], bool],
 ) -> NamePage:
     """Return the names of a page. `weights` are those of the names that have one in this order, heavy ones first."""
+    if wanted.names:
+        return NamePage(list(wanted.names), has_more=False, matching=len(wanted.names))
     page = await search.page(wanted.contains, wanted.after, wanted.limit, time_slice)
     if wanted.order is Order.NAME:
         return page

@@ -20,7 +20,7 @@ import secrets
 import shutil
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -33,18 +33,18 @@ from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
-from quarry_mq.protocol.admin_methods import methods_by_short_name, path_of, stub_of
+from quarry_mq.protocol.admin_methods import methods_by_short_name, path_of, short_name, stub_of
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.messages.bodies import body_text, compression_name, inflated
 from quarry_mq.protocol.messages.property_names import DELIVER_AT_MS, KEYS, LITE_TOPIC, MESSAGE_GROUP, TAGS
 from quarry_mq.protocol.messages.system_flag import TransactionState, compression, transaction_state
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2, members_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from quarry_mq.protocol.signature import signed_admin_headers
 from quarry_mq.server.addresses import split_address
 from quarry_mq.server.admin_port.calls.edge import BROWSER
-from quarry_mq.server.console.calls import AdminPort, Caller, CallFailed, ConsoleParts, Identity, Rules
+from quarry_mq.server.console.calls import AdminPort, Caller, CallFailed, ConsoleParts, Identity, OpenCall, Rules
 from quarry_mq.server.console.thread import ConsoleThread
 from quarry_mq.server.front import LiveTls
 from quarry_mq.server.settings.broker_settings import BrokerSettings
@@ -255,6 +255,8 @@ ANSWER_SIZE_MAX: Final = 16 * 1024 * 1024
 """Bytes of one answer: four times the limit of a message."""
 
 NONCE_BYTES: Final = 16
+ASK_MEMBERS: Final = "MembersService/AskMembers"
+
 REFLECTION: Final = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 """The call that every user may make, whatever the rules say."""
 
@@ -294,12 +296,19 @@ class AdminCalls:
         self._tells_browser = tells_browser
         self._methods = methods_by_short_name()
 
-    def open_call(self, method: str, request: bytes, caller: Caller) -> Call:
-        """Prepare a call. Raises CallFailed."""
+    def open_call(self, method: str, request: bytes, caller: Caller, members: Sequence[str] | None = None) -> OpenCall:
+        """Prepare a call, on the broker itself or on members of its cluster. Raises CallFailed."""
         found = self._methods.get(method)
         if found is None:
             raise CallFailed("NOT_FOUND", f"no call {method!r:.200}; docs/admin-calls.md lists all calls")
-        return Call(self._channel, found, request, lambda: self._metadata(path_of(found), caller))
+        if members is None:
+            return Call(self._channel, found, lambda: request_from(found, request), self._signing(found, caller))
+        asking = self._methods[ASK_MEMBERS]
+        made = Call(self._channel, asking, lambda: _ask_members(found, request, members), self._signing(asking, caller))
+        return MemberCall(made, found, is_of_one=len(members) == 1)
+
+    def _signing(self, method: MethodDescriptor, caller: Caller) -> Callable[[], Metadata]:
+        return lambda: self._metadata(path_of(method), caller)
 
     def needs_login(self) -> bool:
         """Return whether the broker requires a user. Raises CallFailed."""
@@ -355,8 +364,13 @@ class Call:
     """A call of the admin port. Implements server.console.calls.OpenCall."""
 
     def __init__(
-        self, channel: grpc.Channel, method: MethodDescriptor, request: bytes, metadata: Callable[[], Metadata]
+        self,
+        channel: grpc.Channel,
+        method: MethodDescriptor,
+        request: Callable[[], Message],
+        metadata: Callable[[], Metadata],
     ) -> None:
+        """`request` and `metadata` are made when the call begins; `request` may raise CallFailed."""
         self._channel = channel
         self._method = method
         self._request = request
@@ -372,16 +386,20 @@ class Call:
 
     def next_answer(self) -> bytes | None:
         """Return the next answer in JSON; None after the last. Raises CallFailed."""
-        try:
-            if self._answers is None:
-                self._answers = self._begin()
-            answer = next(self._answers, None)
-        except grpc.RpcError as error:
-            raise _failure(error) from None
+        answer = self.next_message()
         if answer is None:
             return None
         with TRANSLATING:
             return answer_text(answer)
+
+    def next_message(self) -> Any:
+        """Return the next answer; None after the last. Raises CallFailed."""
+        try:
+            if self._answers is None:
+                self._answers = self._begin()
+            return next(self._answers, None)
+        except grpc.RpcError as error:
+            raise _failure(error) from None
 
     def cancel(self) -> None:
         with self._lock:
@@ -390,7 +408,7 @@ class Call:
                 self._call.cancel()
 
     def _begin(self) -> Iterator[Any]:
-        request = request_from(self._method, self._request)
+        request = self._request()
         stub = stub_of(self._channel, self._method)
         with self._lock:
             if self._is_cancelled:
@@ -400,6 +418,53 @@ class Call:
             else:
                 self._call = stub.future(request, metadata=self._metadata(), timeout=CALL_TIMEOUT_S)
         return iter(self._call) if self.is_streaming else _one(self._call)
+
+
+class MemberCall:
+    """A call on members of the cluster. Implements server.console.calls.OpenCall.
+
+    A call on one member answers as the member does. One on all has answers with the member that gave each, or that has
+    ended its call, with gRPC's code.
+    """
+
+    def __init__(self, asking: Call, method: MethodDescriptor, *, is_of_one: bool) -> None:
+        self._asking = asking
+        self._answer_type = message_factory.GetMessageClass(method.output_type)
+        self._is_of_one = is_of_one
+        self.is_streaming = method.server_streaming or not is_of_one
+
+    def next_answer(self) -> bytes | None:
+        """Return the next answer in JSON; None after the last. Raises CallFailed."""
+        while (answer := self._asking.next_message()) is not None:
+            with TRANSLATING:
+                if not self._is_of_one:
+                    return self._of_all(answer)
+                if answer.HasField("answer"):
+                    return answer_text(self._answer_type.FromString(answer.answer))
+            if answer.code != grpc.StatusCode.OK.name:
+                raise CallFailed(answer.code, answer.problem)
+        return None
+
+    def cancel(self) -> None:
+        self._asking.cancel()
+
+    def _of_all(self, answer: Any) -> bytes:
+        fields = {"member": answer.member, "isSelf": answer.is_self, "code": answer.code, "problem": answer.problem}
+        text = b""
+        if answer.HasField("answer"):
+            try:
+                text = b',"answer":' + answer_text(self._answer_type.FromString(answer.answer))
+            except CallFailed as failure:
+                fields |= {"code": failure.code, "problem": failure.message}
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()[:-1] + text + b"}"
+
+
+def _ask_members(method: MethodDescriptor, request: bytes, members: Sequence[str]) -> Message:
+    return members_pb2.AskMembersRequest(
+        members=members,
+        method=short_name(path_of(method)),
+        request=request_from(method, request).SerializeToString(),
+    )
 
 
 def _one(future: Any) -> Iterator[Any]:

@@ -158,6 +158,7 @@ def wanted_page(request: pb.ListTopicFiguresRequest | pb.ListGroupFiguresRequest
         after=printable("after", request.after),
         limit=min(request.limit or LIMIT_DEFAULT, LIMIT_MAX),
         order=order,
+        names=[printable("names", each) for each in request.names],
     )
 
 

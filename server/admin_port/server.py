@@ -53,6 +53,12 @@ class MoreService(Protocol):
         """Register the service with the server; returns its full name."""
 
 
+class ServiceBook(Protocol):
+    """Describe what collects services in the place of a server."""
+
+    def collect(self, services: Sequence[MoreService]) -> None: ...
+
+
 class AdminServer:
     """The admin port of one broker."""
 
@@ -65,8 +71,15 @@ class AdminServer:
         more: Sequence[MoreService] = (),
         connections_max: int = 1_024,
         request_size_max: int = REQUEST_SIZE_MAX,
+        book: ServiceBook | None = None,
     ) -> None:
-        """`slots` bounds the open calls of callers; further ones are refused with RESOURCE_EXHAUSTED."""
+        """`slots` bounds the open calls of callers; further ones are refused with RESOURCE_EXHAUSTED.
+
+        `book`: gets all services, too, for calls that come by way of other members.
+        """
+        if book is not None:
+            add_AdminServiceServicer_to_server(service, cast("grpc.aio.Server", book))
+            book.collect(more)
         self._service = service
         self.slots: Final = slots
         self._request_size_max = request_size_max

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from quarry_mq.server.cluster.handover import Consumed, Fence, Pair
@@ -36,6 +36,27 @@ class LiteChange(NamedTuple):
     body: bytes
 
 
+class RelayedCall(NamedTuple):
+    """A call of the admin port, `Service/Method`, that is made for an operator.
+
+    `user` and `how` say who asks and how that was proved, both empty where nobody has to say; `peer` is the address.
+    """
+
+    method: str
+    request: bytes
+    user: str
+    how: str
+    peer: str
+
+
+class CallEnded(Exception):
+    """A call that was made for an operator has failed. `code` is the name of gRPC's code."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
 class GroupPeer(Protocol):
     """Calls of another member. All raise MemberUnreachable, NotAMember or Invalid."""
 
@@ -53,6 +74,9 @@ class GroupPeer(Protocol):
 
     async def left_in_order(self, topic: str) -> list[GroupLeft]:
         """Return the number of messages of the topic that each ordered group has still to get."""
+
+    async def relay(self, call: RelayedCall, answered: Callable[[bytes], Awaitable[None]]) -> None:
+        """Make a call on the member, and hand out its serialized answers as they come. Raises CallEnded, too."""
 
     async def close(self) -> None: ...
 
@@ -83,6 +107,9 @@ class Peers:
 
     async def left_in_order(self, name: str, topic: str) -> list[GroupLeft]:
         return await (await self._peer(name)).left_in_order(topic)
+
+    async def relay(self, name: str, call: RelayedCall, answered: Callable[[bytes], Awaitable[None]]) -> None:
+        await (await self._peer(name)).relay(call, answered)
 
     async def close(self) -> None:
         for _, peer in self._open.values():

@@ -121,6 +121,10 @@ IDLE: Final = "X-Quarry-Idle"
 
 IDLE_DIGITS_MAX: Final = 9
 
+MEMBER: Final = "member"
+ALL_MEMBERS: Final = "members"
+"""The parameters of a call's address that say whom the broker asks: the member of this name, or all."""
+
 HEADERS: Final = {
     hdrs.SERVER: "quarry",
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
@@ -336,7 +340,7 @@ class Console:
         body = await _body(request)
         if session is self._nobodys:
             self.connections.known(request.protocol, self._address(request))
-        return session, self._port.open_call(_method(request), body, _caller(session, request))
+        return session, self._port.open_call(_method(request), body, _caller(session, request), _members(request))
 
     def _address(self, request: web.Request) -> str:
         return self.connections.address_of(request.protocol)
@@ -442,6 +446,13 @@ def _credentials(body: bytes) -> tuple[str, str]:
 
 def _method(request: web.Request) -> str:
     return f"{request.match_info['service']}/{request.match_info['method']}"
+
+
+def _members(request: web.Request) -> list[str] | None:
+    """Return the member that the call is for, [] for all of the cluster, None for the broker itself."""
+    if MEMBER in request.query:
+        return [request.query[MEMBER]]
+    return [] if ALL_MEMBERS in request.query else None
 
 
 def _caller(session: Session, request: web.Request) -> Caller:

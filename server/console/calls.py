@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -62,8 +62,11 @@ class OpenCall(Protocol):
 class AdminPort(Protocol):
     """Make calls of one broker's admin port. All methods but `open_call` block, and may be called on any thread."""
 
-    def open_call(self, method: str, request: bytes, caller: Caller) -> OpenCall:
-        """Open a call. `method` is `Service/Method`, `request` JSON. Raises CallFailed when there is no such method."""
+    def open_call(self, method: str, request: bytes, caller: Caller, members: Sequence[str] | None = None) -> OpenCall:
+        """Open a call. `method` is `Service/Method`, `request` JSON. Raises CallFailed when there is no such method.
+
+        With `members` the call is made on them: on one, or on all without names. Answers of all say whose they are.
+        """
 
     def needs_login(self) -> bool:
         """Return whether calls must be made by a user. Raises CallFailed when the broker does not answer."""

@@ -27,6 +27,8 @@ class BrokerCluster:
         self._key.chmod(0o600)
         self._stacks: dict[str, AsyncExitStack] = {}
         self.running: dict[str, RunningBroker] = {}
+        self.sections: dict[str, dict[str, object]] = {}
+        """Settings of members that are started from now on."""
 
     def __getitem__(self, name: str) -> RunningBroker:
         return self.running[name]
@@ -46,6 +48,7 @@ class BrokerCluster:
                         "exchange_interval_ms": 50,
                         "unreachable_after_ms": 500,
                     },
+                    **self.sections,
                 )
             )
 

@@ -15,9 +15,9 @@ import pytest
 from quarry_mq.protocol.clock import ManualClock, SystemClock
 from quarry_mq.protocol.proto.quarry.cluster.v1 import cluster_pb2 as pb
 from quarry_mq.server.admin_port.cluster.client import PeerClient
-from quarry_mq.server.admin_port.cluster.service import EXCHANGE, ClusterService, GroupCalls
+from quarry_mq.server.admin_port.cluster.service import EXCHANGE, RELAY, ClusterService, GroupCalls
 from quarry_mq.server.cluster.handover import Consumed, Pair
-from quarry_mq.server.cluster.peers import Confirmation, ForwardedSend, LiteChange
+from quarry_mq.server.cluster.peers import CallEnded, Confirmation, ForwardedSend, LiteChange, RelayedCall
 from quarry_mq.server.cluster.reading_order import GroupLeft
 from quarry_mq.server.cluster.signing import SIGNATURE, ClusterKeys
 from quarry_mq.server.errors import MemberUnreachable, NotAMember
@@ -33,6 +33,13 @@ async def left_in_order(topic: str) -> list[GroupLeft]:
     return [GroupLeft("billing", 3), GroupLeft("", 1)] if topic == "orders" else []
 
 
+async def relayed(call: RelayedCall, answer: Callable[[bytes], Awaitable[None]]) -> None:
+    for part in call.request.split():
+        await answer(part + call.user.encode())
+    if call.method != "All/Well":
+        raise CallEnded("NOT_FOUND", f"{call.method} by {call.how} from {call.peer}")
+
+
 GROUPS = GroupCalls(
     confirmation=lambda: Confirmation(b"view", 7),
     consumed=lambda position, pairs: Consumed([pair for pair in pairs if pair.group == "all"], position < 5),
@@ -42,6 +49,7 @@ GROUPS = GroupCalls(
     change_lite=lambda change, done: done(Invalid("no such group") if change.body == b"no" else None),
     overview=lambda: b"at a glance",
     left_in_order=left_in_order,
+    relayed=relayed,
 )
 KEYS, OTHER_KEYS = ClusterKeys([b"key"]), ClusterKeys([b"other"])
 
@@ -98,6 +106,59 @@ def test_what_is_asked_about_message_groups_travels_whole() -> None:
             await peer.close()
 
     run(test)
+
+
+def test_a_call_for_an_operator_travels_whole() -> None:
+    async def test(_: Node, address: str) -> None:
+        peer = PeerClient(address, KEYS, SystemClock())
+        found: list[bytes] = []
+
+        async def take(answer: bytes) -> None:
+            found.append(answer)
+
+        try:
+            await peer.relay(RelayedCall("All/Well", b"one two", "ops", "signature", "1.2.3.4:5"), take)
+            assert found == [b"oneops", b"twoops"]
+            with pytest.raises(CallEnded, match=r"Not/Well by certificate from 1\.2\.3\.4:5") as ended:
+                await peer.relay(RelayedCall("Not/Well", b"", "", "certificate", "1.2.3.4:5"), take)
+            assert ended.value.code == "NOT_FOUND"
+        finally:
+            await peer.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize("wrong", ["missing", "signature", "end"])
+def test_a_stream_of_answers_that_somebody_changed_is_not_taken(wrong: str) -> None:
+    async def stream(_body: bytes, context: Any) -> None:
+        signature = dict(context.invocation_metadata())[SIGNATURE]
+        for number in (1, 3) if wrong == "missing" else (1, 2):
+            body = pb.RelayAnswer(number=number, answer=b"x").SerializeToString()
+            ((_, signed),) = KEYS.sign_answer(signature, body)
+            if wrong == "signature" and number == 2:
+                body += b" "
+            await context.write(pb.SignedAnswer(body=body, signature=signed).SerializeToString())
+
+    async def test() -> None:
+        server = grpc.aio.server()
+        handler = grpc.unary_stream_rpc_method_handler(stream)
+        service, method = RELAY.strip("/").split("/")
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        port = bind(server, "127.0.0.1:0")
+        await server.start()
+        peer = PeerClient(f"127.0.0.1:{port}", KEYS, SystemClock())
+
+        async def take(answer: bytes) -> None:
+            assert answer == b"x"
+
+        try:
+            with pytest.raises((NotAMember, MemberUnreachable), match=r"missing|not signed|ended early"):
+                await peer.relay(RelayedCall("All/Well", b"", "", "", ""), take)
+        finally:
+            await peer.close()
+            await server.stop(0)
+
+    asyncio.run(asyncio.wait_for(test(), 30))
 
 
 def test_a_page_travels_whole() -> None:

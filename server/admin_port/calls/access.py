@@ -189,6 +189,11 @@ ACCESSES: Final[Mapping[str, Accesses]] = {
     "MembersService/ActivateMember": _cluster(Action.UPDATE),
     "MembersService/RemoveMember": _cluster(Action.UPDATE),
     "MembersService/Rejoin": _cluster(Action.UPDATE),
+    # each member checks the rights that the call needs which it makes
+    "MembersService/AskMembers": lambda _request, _cluster: [],
+    "MembersService/ListTopicFigures": _listed(TOPIC, GROUP),
+    "MembersService/ListGroupFigures": _listed(TOPIC, GROUP),
+    "MembersService/GetHistory": _history,
     "MigrationService/GetMigration": _cluster(Action.GET),
     "MigrationService/AdvanceMigration": _cluster(Action.UPDATE),
     "MigrationService/RollBackMigration": _cluster(Action.UPDATE),
@@ -227,8 +232,12 @@ READING: Final = (
     "Browse",
     "Tail",
     "RenewBackup",
+    "AskMembers",
 )
-"""The beginnings of the names of methods that change nothing; renewing a backup is no change either."""
+"""The beginnings of the names of methods that change nothing; renewing a backup is no change either.
+
+Changes that members are asked for are in the audit of the members that make them.
+"""
 
 
 def admin_needs(method: str, request: Any, cluster: str) -> list[Need]:

@@ -36,7 +36,7 @@ from quarry_mq.server.errors import (
 from quarry_mq.server.front.grpcio import UNIX, peer_text
 from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.server.security.authorization import Need
-from quarry_mq.server.security.credentials import Access
+from quarry_mq.server.security.credentials import Access, Identity
 from quarry_mq.server.wire.status import INTERNAL_TEXT, without_places
 from quarry_mq.store import errors
 from quarry_mq.store.errors import Invalid
@@ -254,6 +254,20 @@ _REQUIRE: Final[ContextVar[Require]] = ContextVar("require", default=_nothing)
 def caller_is(require: Require) -> None:
     """Set the check for the current call, once its caller is known."""
     _REQUIRE.set(require)
+
+
+_IDENTITY: Final[ContextVar[Identity | None]] = ContextVar("identity", default=None)
+"""The user of the current call; None where nobody has to say who calls."""
+
+
+def caller_is_known_as(identity: Identity) -> None:
+    """Set the user of the current call, who has been authenticated."""
+    _IDENTITY.set(identity)
+
+
+def caller_identity() -> Identity | None:
+    """Return the user of the current call; None where nobody has to say who calls."""
+    return _IDENTITY.get()
 
 
 def is_anybody_asked() -> bool:

@@ -39,15 +39,23 @@ from quarry_mq.server.admin_port.calls.access import (
     admin_needs,
     is_change,
 )
-from quarry_mq.server.admin_port.calls.edge import KINDS, caller_is, caller_peer, kind_of, refuse, status_code
-from quarry_mq.server.errors import OverLimit, PermissionDenied, TooManyFailures, Unauthenticated
+from quarry_mq.server.admin_port.calls.edge import (
+    KINDS,
+    caller_is,
+    caller_is_known_as,
+    caller_peer,
+    kind_of,
+    refuse,
+    status_code,
+)
+from quarry_mq.server.errors import Outcome, OverLimit, PermissionDenied, TooManyFailures, Unauthenticated
 from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.server.rpc.context import LimitsMet
 from quarry_mq.server.security.admin_authentication import AdminAuthenticator, AdminCall
 from quarry_mq.server.security.audit import CLAIMED, NOBODY, Audit, Subject
 from quarry_mq.server.security.authorization import Authorizer, Need
 from quarry_mq.server.security.build import Security
-from quarry_mq.server.security.credentials import source_of
+from quarry_mq.server.security.credentials import Identity, source_of
 from quarry_mq.server.security.metrics import SecurityMetrics
 from quarry_mq.server.wire.parsing import request_of
 from quarry_mq.server.wire.status import Refused
@@ -248,7 +256,7 @@ class AdminGuard(grpc.aio.ServerInterceptor):
     def _one_answer(self, method: str, behaviour: _Behaviour) -> Callable[[Any, _Context], Coroutine[Any, Any, Any]]:
         async def call(request: Any, context: _Context) -> Any:
             subject = await self._admit(method, request, context)
-            return await self._watched(method, request, subject, context, behaviour(request, context))
+            return await self.watched(method, request, subject, context, behaviour(request, context))
 
         return call
 
@@ -257,7 +265,7 @@ class AdminGuard(grpc.aio.ServerInterceptor):
             subject = await self._admit(method, request, context)
             answers = behaviour(request, context)
             written = _write_all(answers, context) if isasyncgen(answers) else answers
-            await self._watched(method, request, subject, context, written)
+            await self.watched(method, request, subject, context, written)
 
         return call
 
@@ -273,6 +281,7 @@ class AdminGuard(grpc.aio.ServerInterceptor):
             subject = subject.of(identity)
             source = source_of(subject.peer)
             access.authorizer.require(identity, source, access.needs(method, request))
+            caller_is_known_as(identity)
             if access.is_authorizing:
                 caller_is(lambda needs: access.authorizer.require(identity, source, needs))
             caller_known(f"user {identity.user}")
@@ -286,12 +295,37 @@ class AdminGuard(grpc.aio.ServerInterceptor):
             await refuse(context, error, self._error_reporter)
         return subject
 
+    def admit_known(self, method: str, request: Any, identity: Identity | None, peer: str) -> Subject:
+        """Return the caller for the audit, whom this broker or another member of the cluster has authenticated.
+
+        `identity` is None where that one lets everybody in. Raises Unauthenticated, PermissionDenied.
+        """
+        subject = Subject(PORT, short_name(method), peer).of(identity)
+        access = self._access
+        if access is None:
+            return subject
+        try:
+            if identity is None:
+                raise Unauthenticated(
+                    "this member asks for users, the one that passed the call on does not", Outcome.ABSENT
+                )
+            source = source_of(peer)
+            access.authorizer.require(identity, source, access.needs(method, request))
+            caller_is_known_as(identity)
+            if access.is_authorizing:
+                caller_is(lambda needs: access.authorizer.require(identity, source, needs))
+        except (Unauthenticated, PermissionDenied) as error:
+            self._metrics.denied(PORT)
+            self._audit.denied(subject, str(error), str(error))
+            raise
+        return subject
+
     async def _deny(self, subject: Subject, outcome: str, error: Exception, context: _Context) -> None:
         self._metrics.denied(PORT)
         self._audit.denied(subject, outcome, str(error))
         await refuse(context, error, self._error_reporter)
 
-    async def _watched(
+    async def watched(
         self, method: str, request: Any, subject: Subject, context: _Context, answering: Awaitable[Any]
     ) -> Any:
         """Return the call's answer. A change is written to the audit log when it is over."""

@@ -9,7 +9,9 @@ from functools import partial
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.admin_port.cluster.client import PeerClient
-from quarry_mq.server.admin_port.cluster.service import ClusterService, GroupCalls, MembersService
+from quarry_mq.server.admin_port.cluster.members import MembersService
+from quarry_mq.server.admin_port.cluster.relay import MemberCalls, OwnCalls
+from quarry_mq.server.admin_port.cluster.service import ClusterService, GroupCalls
 from quarry_mq.server.admin_port.server import MoreService
 from quarry_mq.server.cluster.cluster import Cluster
 from quarry_mq.server.cluster.reading_order import GroupLeft, ReadingOrder
@@ -71,12 +73,15 @@ def cluster_services(
     clock: Clock,
     error_reporter: ErrorReporter,
     *,
+    own: OwnCalls,
+    own_name: str,
     overview: Callable[[], bytes],
     order: ReadingOrder,
 ) -> list[MoreService]:
-    """Return the services for operators, and for other members, which ask for this one's `overview`."""
+    """Return the services for operators, and for other members, which ask for this one's `overview`, and make calls."""
+    member_calls = MemberCalls(own, own_name, cluster)
     if cluster is None:
-        return [MembersService(None, None, error_reporter)]
+        return [MembersService(None, None, error_reporter, member_calls)]
     calls = GroupCalls(
         confirmation=cluster.groups.confirmation,
         consumed=cluster.consumed,
@@ -84,9 +89,12 @@ def cluster_services(
         change_lite=messaging.lite.take_told,
         overview=overview,
         left_in_order=lambda topic: order.left(topic, TimeSlice(clock)),
+        relayed=own.run,
     )
     return [
-        MembersService(cluster.members, cluster.rejoining, error_reporter, lambda: cluster.groups.waiting_for),
+        MembersService(
+            cluster.members, cluster.rejoining, error_reporter, member_calls, lambda: cluster.groups.waiting_for
+        ),
         ClusterService(cluster.exchange, calls, cluster.keys, clock, error_reporter),
     ]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -20,17 +20,18 @@ from quarry_mq.server.admin_port.cluster.service import (
     LEFT_IN_ORDER,
     NUDGE,
     OVERVIEW,
+    RELAY,
     from_position,
     to_horizons,
     to_position,
     to_row,
 )
 from quarry_mq.server.cluster.handover import Consumed, Pair
-from quarry_mq.server.cluster.peers import Confirmation, ForwardedSend, LiteChange
+from quarry_mq.server.cluster.peers import CallEnded, Confirmation, ForwardedSend, LiteChange, RelayedCall
 from quarry_mq.server.cluster.reading_order import GroupLeft
 from quarry_mq.server.cluster.replication import Page
-from quarry_mq.server.cluster.signing import ClusterKeys, Numbers
-from quarry_mq.server.errors import MemberUnreachable
+from quarry_mq.server.cluster.signing import SIGNATURE, ClusterKeys, Headers, Numbers
+from quarry_mq.server.errors import MemberUnreachable, NotAMember
 from quarry_mq.server.process.certificates import PeerTls
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.replication import Position
@@ -58,6 +59,7 @@ Asked = (
     | pb.ChangeLiteRequest
     | pb.OverviewRequest
     | pb.LeftInOrderRequest
+    | pb.RelayRequest
 )
 
 
@@ -141,17 +143,60 @@ class PeerClient:
         answer = await self._call(LEFT_IN_ORDER, pb.LeftInOrderRequest(topic=topic), pb.LeftInOrderResponse)
         return [GroupLeft(each.group, each.messages) for each in answer.groups]
 
+    async def relay(self, call: RelayedCall, answered: Callable[[bytes], Awaitable[None]]) -> None:
+        """Make a call on the member for an operator, and hand out its answers. Raises CallEnded, too."""
+        request = pb.RelayRequest(
+            method=call.method, request=call.request, user=call.user, how=call.how, peer=call.peer
+        )
+        body, headers = self._signed(RELAY, request)
+        make: Any = self._channel.unary_stream(RELAY)
+        answering = make(body, metadata=headers)
+        try:
+            await self._take_signed(answering, headers[1][1], answered)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                raise CallEnded(error.code().name, "a member of an older version makes no calls for others") from None
+            raise MemberUnreachable(f"{self._address}: {error.code().name.lower()}: {error.details()}") from None
+        finally:
+            answering.cancel()
+
+    async def _take_signed(
+        self, answering: Any, call_signature: str, answered: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        """Hand out the answers of a stream, of which none may be missing, until the member says how the call ended."""
+        number = 0
+        async for message in answering:
+            try:
+                signed = pb.SignedAnswer.FromString(message)
+                self._keys.check_answer(call_signature, signed.body, {SIGNATURE: signed.signature})
+                answer = pb.RelayAnswer.FromString(signed.body)
+            except DecodeError:
+                raise MemberUnreachable(f"{self._address}: the answer is not a RelayAnswer") from None
+            number += 1
+            if answer.number != number:
+                raise NotAMember(f"{self._address}: an answer is missing before number {answer.number}")
+            if answer.HasField("ended"):
+                if answer.ended.code != grpc.StatusCode.OK.name:
+                    raise CallEnded(answer.ended.code, answer.ended.text)
+                return
+            await answered(answer.answer)
+        raise MemberUnreachable(f"{self._address}: the call ended early")
+
     async def close(self) -> None:
         await self._channel.close()
 
-    async def _call(
-        self, method: str, request: Asked, answer_type: type[Answer], *, timeout_s: float = CALL_TIMEOUT_S
-    ) -> Answer:
+    def _signed(self, method: str, request: Asked) -> tuple[bytes, Headers]:
+        """Number a request, and return its bytes and the headers that prove where it comes from."""
         call_number = self._numbers.next()
         request.once.session, request.once.number = call_number
         request.once.member = self._member
         body = request.SerializeToString()
-        headers = self._keys.sign_call(method, body, self._clock.wall_ms() // 1000)
+        return body, self._keys.sign_call(method, body, self._clock.wall_ms() // 1000)
+
+    async def _call(
+        self, method: str, request: Asked, answer_type: type[Answer], *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> Answer:
+        body, headers = self._signed(method, request)
         make: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method)
         call = make(body, metadata=headers, timeout=timeout_s)
         try:

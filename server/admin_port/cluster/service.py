@@ -1,13 +1,14 @@
-"""Serve `quarry.cluster.v1.ClusterService`, and `quarry.admin.v1.MembersService`: the members of this broker's cluster.
+"""Serve `quarry.cluster.v1.ClusterService`, for the other members of this broker's cluster.
 
-The service for other members works on bytes, because the signature is of the bytes that were sent.
+It works on bytes, because the signature is of the bytes that were sent.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import count
 from typing import Any, Final, NamedTuple, TypeVar
 
 import grpc
@@ -15,25 +16,19 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.protocol.proto.quarry.admin.v1 import members_pb2 as members_pb
-from quarry_mq.protocol.proto.quarry.admin.v1.members_pb2_grpc import (
-    MembersServiceServicer,
-    add_MembersServiceServicer_to_server,
-)
 from quarry_mq.protocol.proto.quarry.cluster.v1 import cluster_pb2 as pb
-from quarry_mq.server.admin_port.calls.edge import answered, answers, given, refuse
+from quarry_mq.server.admin_port.calls.edge import refuse
 from quarry_mq.server.admin_port.calls.guard import member_known
 from quarry_mq.server.cluster.handover import Consumed, Pair
-from quarry_mq.server.cluster.membership import Members, MemberState, SeenMember
-from quarry_mq.server.cluster.peers import Confirmation, ForwardedSend, LiteChange
+from quarry_mq.server.cluster.peers import CallEnded, Confirmation, ForwardedSend, LiteChange, RelayedCall
 from quarry_mq.server.cluster.reading_order import GroupLeft
-from quarry_mq.server.cluster.replication import Exchange, Rejoining
+from quarry_mq.server.cluster.replication import Exchange
 from quarry_mq.server.cluster.signing import ClusterKeys, Number, Replays
-from quarry_mq.server.errors import NoCluster, NotAMember
+from quarry_mq.server.errors import NotAMember
 from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.server.wire.parsing import parsed
 from quarry_mq.store.errors import Invalid
-from quarry_mq.store.replication import Horizons, Position, SharedKind, SharedRow, Version, known_kind
+from quarry_mq.store.replication import Horizons, Position, SharedRow, Version, known_kind
 
 SERVICE: Final[str] = pb.DESCRIPTOR.services_by_name["ClusterService"].full_name
 EXCHANGE: Final = f"/{SERVICE}/Exchange"
@@ -44,6 +39,7 @@ FORWARD: Final = f"/{SERVICE}/Forward"
 CHANGE_LITE: Final = f"/{SERVICE}/ChangeLite"
 OVERVIEW: Final = f"/{SERVICE}/Overview"
 LEFT_IN_ORDER: Final = f"/{SERVICE}/LeftInOrder"
+RELAY: Final = f"/{SERVICE}/Relay"
 
 
 HORIZONS_MAX: Final = 1_000
@@ -101,7 +97,7 @@ def _from_version(version: Version) -> pb.Version:
     return pb.Version(time_ms=version.time_ms, counter=version.counter, member=version.member)
 
 
-CHANGES: Final = (FORWARD, CHANGE_LITE)
+CHANGES: Final = (FORWARD, CHANGE_LITE, RELAY)
 """Calls that would do their work again if the same bytes were sent again."""
 
 ROWS_MAX: Final = 1_000
@@ -120,6 +116,7 @@ class GroupCalls(NamedTuple):
     change_lite: Callable[[LiteChange, Callable[[Exception | None], None]], None]
     overview: Callable[[], bytes]
     left_in_order: Callable[[str], Awaitable[list[GroupLeft]]]
+    relayed: Callable[[RelayedCall, Callable[[bytes], Awaitable[None]]], Awaitable[None]]
 
 
 class ClusterService:
@@ -146,6 +143,7 @@ class ClusterService:
             CHANGE_LITE: self._checked(CHANGE_LITE, pb.ChangeLiteRequest, self._answer_change_lite),
             OVERVIEW: self._checked(OVERVIEW, pb.OverviewRequest, self._answer_overview),
             LEFT_IN_ORDER: self._checked(LEFT_IN_ORDER, pb.LeftInOrderRequest, self._answer_left_in_order),
+            RELAY: grpc.unary_stream_rpc_method_handler(self._relay),
         }
         by_name = {path.rpartition("/")[2]: handler for path, handler in handlers.items()}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, by_name),))
@@ -155,12 +153,8 @@ class ClusterService:
         self, method: str, request_type: type[Request], answer: Callable[[Request], Awaitable[Message]]
     ) -> Any:
         async def call(body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
-            headers = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
             try:
-                signature = self._keys.check_call(method, body, headers, self._clock.wall_ms() // 1000)
-                request = parsed(request_type, body)
-                self._require_once(method, request, signature)
-                member_known()
+                request, signature = self._admit(method, request_type, body, context)
                 answered = (await answer(request)).SerializeToString()
             except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
                 await refuse(context, error, self._error_reporter)
@@ -168,6 +162,42 @@ class ClusterService:
             return answered
 
         return grpc.unary_unary_rpc_method_handler(call)
+
+    def _admit(
+        self, method: str, request_type: type[Request], body: bytes, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> tuple[Request, str]:
+        """Return the request of a member and its signature. Raises NotAMember, OverLimit, Invalid."""
+        headers = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        signature = self._keys.check_call(method, body, headers, self._clock.wall_ms() // 1000)
+        request = parsed(request_type, body)
+        self._require_once(method, request, signature)
+        member_known()
+        return request, signature
+
+    async def _relay(self, body: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Make a call for an operator who asked another member; each message of the answer is signed."""
+        try:
+            request, signature = self._admit(RELAY, pb.RelayRequest, body, context)
+        except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
+            await refuse(context, error, self._error_reporter)
+        numbers = count(1)
+
+        async def write(answer: pb.RelayAnswer) -> None:
+            answer.number = next(numbers)
+            content = answer.SerializeToString()
+            ((_, signed),) = self._keys.sign_answer(signature, content)
+            await context.write(pb.SignedAnswer(body=content, signature=signed).SerializeToString())
+
+        async def answered(answer: bytes) -> None:
+            await write(pb.RelayAnswer(answer=answer))
+
+        call = RelayedCall(request.method, request.request, request.user, request.how, request.peer)
+        try:
+            await self._groups.relayed(call, answered)
+            ended = pb.Ended(code=grpc.StatusCode.OK.name)
+        except CallEnded as failure:
+            ended = pb.Ended(code=failure.code, text=str(failure))
+        await write(pb.RelayAnswer(ended=ended))
 
     def _require_once(self, method: str, request: Any, signature: str) -> None:
         """Check that the call is new and meant for this member. Raises NotAMember otherwise."""
@@ -243,92 +273,3 @@ class ClusterService:
 def _settle(outcome: asyncio.Future[Outcome], answer: Outcome) -> None:
     if not outcome.cancelled():  # the caller may have given up
         outcome.set_result(answer)
-
-
-NAME: Final = members_pb.DESCRIPTOR.services_by_name["MembersService"].full_name
-
-
-class MembersService(MembersServiceServicer):
-    """Translates requests and answers. `members` and `rejoining` are None if the broker is in no cluster."""
-
-    def __init__(
-        self,
-        members: Members | None,
-        rejoining: Rejoining | None,
-        error_reporter: ErrorReporter,
-        waiting_for: Callable[[], Collection[str]] = tuple,
-    ) -> None:
-        """`waiting_for`: the members that a handover of message groups waits for here."""
-        self._members = members
-        self._rejoining = rejoining
-        self._waiting_for = waiting_for
-        self.error_reporter = error_reporter
-
-    def add_to(self, server: grpc.aio.Server) -> str:
-        """Register the service with the server; returns its full name."""
-        add_MembersServiceServicer_to_server(self, server)
-        return NAME
-
-    @answers
-    def ListMembers(self, _request: members_pb.ListMembersRequest) -> members_pb.ListMembersResponse:
-        return members_pb.ListMembersResponse(members=map(self._message, self._required().all()))
-
-    @answers
-    def DrainMember(self, request: members_pb.DrainMemberRequest) -> members_pb.Member:
-        return self._in_state(request.name, MemberState.DRAINING)
-
-    @answers
-    def ActivateMember(self, request: members_pb.ActivateMemberRequest) -> members_pb.Member:
-        return self._in_state(request.name, MemberState.ACTIVE)
-
-    @answers
-    def RemoveMember(self, request: members_pb.RemoveMemberRequest) -> members_pb.RemoveMemberResponse:
-        self._required().remove(given("name", request.name))
-        return members_pb.RemoveMemberResponse()
-
-    async def Rejoin(
-        self, request: members_pb.RejoinRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> members_pb.RejoinResponse:
-        return await answered(context, self._rejoin(request), self.error_reporter)
-
-    async def _rejoin(self, request: members_pb.RejoinRequest) -> members_pb.RejoinResponse:
-        self._required()
-        assert self._rejoining is not None
-        done = await self._rejoining.rejoin(
-            given("name", request.name), dry_run=request.dry_run, delete_messages=request.delete_messages
-        )
-        return members_pb.RejoinResponse(
-            taken=done.taken,
-            removed=[_row_name(row, done.messages) for row in done.removed],
-            told=[_row_name(row, {}) for row in done.told],
-        )
-
-    def _in_state(self, name: str, state: MemberState) -> members_pb.Member:
-        members = self._required()
-        members.set_state(given("name", name), state)
-        return self._message(members.seen(name))
-
-    def _required(self) -> Members:
-        if self._members is None:
-            raise NoCluster("this broker is not in a cluster: set cluster.members or cluster.dns")
-        return self._members
-
-    def _message(self, seen: SeenMember) -> members_pb.Member:
-        member = seen.member
-        return members_pb.Member(
-            name=member.name,
-            address=member.address or "",
-            tls_address=member.tls_address or "",
-            admin_address=member.admin_address,
-            state=member.state.value,
-            is_self=seen.is_self,
-            is_reachable=seen.is_reachable,
-            silent_ms=seen.silent_ms,
-            version=member.version,
-            is_waited_for=member.name in self._waiting_for(),
-        )
-
-
-def _row_name(row: SharedRow, messages: Mapping[str, int]) -> members_pb.SharedRowName:
-    count = messages.get(row.name, 0) if row.kind is SharedKind.TOPIC else 0
-    return members_pb.SharedRowName(kind=row.kind, name=row.name, messages=count)

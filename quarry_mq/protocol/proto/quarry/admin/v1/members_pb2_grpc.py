@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from quarry_mq.protocol.proto.quarry.admin.v1 import members_pb2 as quarry_dot_admin_dot_v1_dot_members__pb2
+from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as quarry_dot_admin_dot_v1_dot_overview__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -59,6 +60,26 @@ class MembersServiceStub:
                 request_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.RejoinRequest.SerializeToString,
                 response_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.RejoinResponse.FromString,
                 _registered_method=True)
+        self.AskMembers = channel.unary_stream(
+                '/quarry.admin.v1.MembersService/AskMembers',
+                request_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.AskMembersRequest.SerializeToString,
+                response_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.MemberAnswer.FromString,
+                _registered_method=True)
+        self.ListTopicFigures = channel.unary_unary(
+                '/quarry.admin.v1.MembersService/ListTopicFigures',
+                request_serializer=quarry_dot_admin_dot_v1_dot_overview__pb2.ListTopicFiguresRequest.SerializeToString,
+                response_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.TopicFiguresOfMembers.FromString,
+                _registered_method=True)
+        self.ListGroupFigures = channel.unary_unary(
+                '/quarry.admin.v1.MembersService/ListGroupFigures',
+                request_serializer=quarry_dot_admin_dot_v1_dot_overview__pb2.ListGroupFiguresRequest.SerializeToString,
+                response_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.GroupFiguresOfMembers.FromString,
+                _registered_method=True)
+        self.GetHistory = channel.unary_unary(
+                '/quarry.admin.v1.MembersService/GetHistory',
+                request_serializer=quarry_dot_admin_dot_v1_dot_overview__pb2.GetHistoryRequest.SerializeToString,
+                response_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.HistoryOfMembers.FromString,
+                _registered_method=True)
 
 
 class MembersServiceServicer:
@@ -99,6 +120,41 @@ class MembersServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AskMembers(self, request, context):
+        """The calls below are answered by a broker that is in no cluster, too: it is the one member then.
+
+        Makes a call of another service of this port on members, for who asks. Each member checks the rights of that user
+        itself, and writes its own audit. An answer comes as soon as its member gives it; a call that streams has many. A
+        member that does not answer, or refuses, is told of without an answer. A member that was silent for
+        `cluster.unreachable_after_ms` is not asked. INVALID_ARGUMENT for calls that members do not make for others: those of
+        this service and of SecurityService.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTopicFigures(self, request, context):
+        """OverviewService's pages and history, of all members together. Messages, bytes and rates are sums, lags the longest of
+        all. What one of the members that answered does not know is not set.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGroupFigures(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetHistory(self, request, context):
+        """Samples of all members, on one grid of times. Rates and counts are sums; lags, percents, delays and clients are the
+        largest of all. What a member does not know is left out of a sample, which is NaN where none knows it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MembersServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -126,6 +182,26 @@ def add_MembersServiceServicer_to_server(servicer, server):
                     servicer.Rejoin,
                     request_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.RejoinRequest.FromString,
                     response_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.RejoinResponse.SerializeToString,
+            ),
+            'AskMembers': grpc.unary_stream_rpc_method_handler(
+                    servicer.AskMembers,
+                    request_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.AskMembersRequest.FromString,
+                    response_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.MemberAnswer.SerializeToString,
+            ),
+            'ListTopicFigures': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTopicFigures,
+                    request_deserializer=quarry_dot_admin_dot_v1_dot_overview__pb2.ListTopicFiguresRequest.FromString,
+                    response_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.TopicFiguresOfMembers.SerializeToString,
+            ),
+            'ListGroupFigures': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroupFigures,
+                    request_deserializer=quarry_dot_admin_dot_v1_dot_overview__pb2.ListGroupFiguresRequest.FromString,
+                    response_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.GroupFiguresOfMembers.SerializeToString,
+            ),
+            'GetHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetHistory,
+                    request_deserializer=quarry_dot_admin_dot_v1_dot_overview__pb2.GetHistoryRequest.FromString,
+                    response_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.HistoryOfMembers.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -263,6 +339,114 @@ class MembersService:
             '/quarry.admin.v1.MembersService/Rejoin',
             quarry_dot_admin_dot_v1_dot_members__pb2.RejoinRequest.SerializeToString,
             quarry_dot_admin_dot_v1_dot_members__pb2.RejoinResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AskMembers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/quarry.admin.v1.MembersService/AskMembers',
+            quarry_dot_admin_dot_v1_dot_members__pb2.AskMembersRequest.SerializeToString,
+            quarry_dot_admin_dot_v1_dot_members__pb2.MemberAnswer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTopicFigures(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quarry.admin.v1.MembersService/ListTopicFigures',
+            quarry_dot_admin_dot_v1_dot_overview__pb2.ListTopicFiguresRequest.SerializeToString,
+            quarry_dot_admin_dot_v1_dot_members__pb2.TopicFiguresOfMembers.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListGroupFigures(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quarry.admin.v1.MembersService/ListGroupFigures',
+            quarry_dot_admin_dot_v1_dot_overview__pb2.ListGroupFiguresRequest.SerializeToString,
+            quarry_dot_admin_dot_v1_dot_members__pb2.GroupFiguresOfMembers.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quarry.admin.v1.MembersService/GetHistory',
+            quarry_dot_admin_dot_v1_dot_overview__pb2.GetHistoryRequest.SerializeToString,
+            quarry_dot_admin_dot_v1_dot_members__pb2.HistoryOfMembers.FromString,
             options,
             channel_credentials,
             insecure,

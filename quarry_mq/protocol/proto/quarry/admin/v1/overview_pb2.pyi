@@ -213,18 +213,20 @@ class Series(_message.Message):
     def __init__(self, name: _Optional[str] = ..., unit: _Optional[str] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ListTopicFiguresRequest(_message.Message):
-    __slots__ = ("contains", "after", "limit", "order", "include_system")
+    __slots__ = ("contains", "after", "limit", "order", "include_system", "names")
     CONTAINS_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_SYSTEM_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
     contains: str
     after: str
     limit: int
     order: FigureOrder
     include_system: bool
-    def __init__(self, contains: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ..., order: _Optional[_Union[FigureOrder, str]] = ..., include_system: _Optional[bool] = ...) -> None: ...
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, contains: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ..., order: _Optional[_Union[FigureOrder, str]] = ..., include_system: _Optional[bool] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListTopicFiguresResponse(_message.Message):
     __slots__ = ("topics", "has_more", "matching")
@@ -275,16 +277,18 @@ class PairFigures(_message.Message):
     def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., ready: _Optional[int] = ..., in_flight: _Optional[int] = ..., lag_ms: _Optional[int] = ..., received_per_second: _Optional[float] = ..., consumers: _Optional[int] = ...) -> None: ...
 
 class ListGroupFiguresRequest(_message.Message):
-    __slots__ = ("contains", "after", "limit", "order")
+    __slots__ = ("contains", "after", "limit", "order", "names")
     CONTAINS_FIELD_NUMBER: _ClassVar[int]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     ORDER_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
     contains: str
     after: str
     limit: int
     order: FigureOrder
-    def __init__(self, contains: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ..., order: _Optional[_Union[FigureOrder, str]] = ...) -> None: ...
+    names: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, contains: _Optional[str] = ..., after: _Optional[str] = ..., limit: _Optional[int] = ..., order: _Optional[_Union[FigureOrder, str]] = ..., names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListGroupFiguresResponse(_message.Message):
     __slots__ = ("groups", "has_more", "matching")

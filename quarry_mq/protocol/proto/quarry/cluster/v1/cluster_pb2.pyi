@@ -221,3 +221,45 @@ class GroupLeft(_message.Message):
     group: str
     messages: int
     def __init__(self, group: _Optional[str] = ..., messages: _Optional[int] = ...) -> None: ...
+
+class RelayRequest(_message.Message):
+    __slots__ = ("method", "request", "user", "how", "peer", "once")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    HOW_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    ONCE_FIELD_NUMBER: _ClassVar[int]
+    method: str
+    request: bytes
+    user: str
+    how: str
+    peer: str
+    once: Once
+    def __init__(self, method: _Optional[str] = ..., request: _Optional[bytes] = ..., user: _Optional[str] = ..., how: _Optional[str] = ..., peer: _Optional[str] = ..., once: _Optional[_Union[Once, _Mapping]] = ...) -> None: ...
+
+class SignedAnswer(_message.Message):
+    __slots__ = ("body", "signature")
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    body: bytes
+    signature: str
+    def __init__(self, body: _Optional[bytes] = ..., signature: _Optional[str] = ...) -> None: ...
+
+class RelayAnswer(_message.Message):
+    __slots__ = ("number", "answer", "ended")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    answer: bytes
+    ended: Ended
+    def __init__(self, number: _Optional[int] = ..., answer: _Optional[bytes] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ...) -> None: ...
+
+class Ended(_message.Message):
+    __slots__ = ("code", "text")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    code: str
+    text: str
+    def __init__(self, code: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...

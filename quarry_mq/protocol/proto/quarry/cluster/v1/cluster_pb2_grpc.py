@@ -74,6 +74,11 @@ class ClusterServiceStub:
                 request_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.LeftInOrderRequest.SerializeToString,
                 response_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.LeftInOrderResponse.FromString,
                 _registered_method=True)
+        self.Relay = channel.unary_stream(
+                '/quarry.cluster.v1.ClusterService/Relay',
+                request_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.RelayRequest.SerializeToString,
+                response_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.SignedAnswer.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -135,6 +140,14 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Relay(self, request, context):
+        """A call of the admin port by somebody who is known to the caller. The member that is asked checks what that user may
+        do, and answers with what the call answers; the last message says how the call ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -177,6 +190,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.LeftInOrder,
                     request_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.LeftInOrderRequest.FromString,
                     response_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.LeftInOrderResponse.SerializeToString,
+            ),
+            'Relay': grpc.unary_stream_rpc_method_handler(
+                    servicer.Relay,
+                    request_deserializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.RelayRequest.FromString,
+                    response_serializer=quarry_dot_cluster_dot_v1_dot_cluster__pb2.SignedAnswer.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -395,6 +413,33 @@ class ClusterService:
             '/quarry.cluster.v1.ClusterService/LeftInOrder',
             quarry_dot_cluster_dot_v1_dot_cluster__pb2.LeftInOrderRequest.SerializeToString,
             quarry_dot_cluster_dot_v1_dot_cluster__pb2.LeftInOrderResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Relay(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/quarry.cluster.v1.ClusterService/Relay',
+            quarry_dot_cluster_dot_v1_dot_cluster__pb2.RelayRequest.SerializeToString,
+            quarry_dot_cluster_dot_v1_dot_cluster__pb2.SignedAnswer.FromString,
             options,
             channel_credentials,
             insecure,
