@@ -16,7 +16,7 @@ from quarry_mq.protocol.clock import Clock, SteadyClock
 from quarry_mq.server.admin.administration import Administration, BrokerFacts
 from quarry_mq.server.admin.browsing import Tails
 from quarry_mq.server.admin.sources import AdminAccess, Sources
-from quarry_mq.server.admin_port.build import make_operators_look, make_operators_work
+from quarry_mq.server.admin_port.build import OperatorsLook, OperatorsWork, make_operators_look, make_operators_work
 from quarry_mq.server.admin_port.calls.guard import CallSlots, make_guard
 from quarry_mq.server.admin_port.cluster.build import cluster_services, joined, make_cluster, make_reading_order
 from quarry_mq.server.admin_port.cluster.relay import OwnCalls
@@ -26,13 +26,14 @@ from quarry_mq.server.admin_port.metadata.clients import ClientService
 from quarry_mq.server.admin_port.metadata.security import SecurityService
 from quarry_mq.server.admin_port.metadata.service import AdminService, SettingsService
 from quarry_mq.server.admin_port.official.service import official_admin
-from quarry_mq.server.admin_port.server import REQUEST_SIZE_MAX, AdminServer
+from quarry_mq.server.admin_port.server import REQUEST_SIZE_MAX, AdminServer, MoreService
 from quarry_mq.server.admin_port.storage.index import IndexService
 from quarry_mq.server.admin_port.storage.migration import MigrationService
 from quarry_mq.server.admin_port.storage.verification import VerificationService
 from quarry_mq.server.append.copies import Copies
 from quarry_mq.server.append.group_commit import GroupCommit, LogFlushes
 from quarry_mq.server.clients import ClientRegistry
+from quarry_mq.server.cluster.reading_order import ReadingOrder
 from quarry_mq.server.delivery import Delivery, GroupState, StateWriter
 from quarry_mq.server.delivery.dead_letters import DeadLetterStore
 from quarry_mq.server.delivery.handles import HandleKey
@@ -392,28 +393,7 @@ class Broker:
             book=own.book,
             connections_max=plan_here(self._settings.store.mapped_segments_max).admin_connections,
             request_size_max=REQUEST_SIZE_MAX if self.cluster is None else self.cluster.request_size_max,
-            more=[
-                MigrationService(self._maintenance.migration, self._error_reporter),
-                VerificationService(self._maintenance.verification, self._error_reporter),
-                *work.services,
-                *look.services,
-                IndexService(self._maintenance.key_index, self._error_reporter),
-                query_service(self._messaging.components, self._maintenance.key_index),
-                ClientService(self._clients, self._store.topics, self._store.groups, self._error_reporter),
-                SecurityService(self._store.users, self._store.policies, self._clock, self._error_reporter),
-                SettingsService(self._live, self._error_reporter),
-                official_admin(self._messaging, administration, self._live, self._maintenance, self._front),
-                *cluster_services(
-                    self.cluster,
-                    self._messaging,
-                    self._clock,
-                    self._error_reporter,
-                    own=own,
-                    own_name=self._settings.broker.name,
-                    overview=work.own_overview,
-                    order=order,
-                ),
-            ],
+            more=self._admin_services(work, look, administration, own, order),
         )
         needs_login = self._security.admin_authenticator is not None
         console = ConsoleBeside(self._settings, self._certificates.console, needs_login=needs_login, clock=self._clock)
@@ -428,6 +408,38 @@ class Broker:
                 self._tails.end_all()
                 await admin.stop(grace_s=0.5)
                 await look.stop()
+
+    def _admin_services(
+        self,
+        work: OperatorsWork,
+        look: OperatorsLook,
+        administration: Administration,
+        own: OwnCalls,
+        order: ReadingOrder,
+    ) -> list[MoreService]:
+        """Make the services of the admin port beside its first one."""
+        return [
+            MigrationService(self._maintenance.migration, self._error_reporter),
+            VerificationService(self._maintenance.verification, self._error_reporter),
+            *work.services,
+            *look.services,
+            IndexService(self._maintenance.key_index, self._error_reporter),
+            query_service(self._messaging.components, self._maintenance.key_index),
+            ClientService(self._clients, self._store.topics, self._store.groups, self._error_reporter),
+            SecurityService(self._store.users, self._store.policies, self._clock, self._error_reporter),
+            SettingsService(self._live, self._error_reporter),
+            official_admin(self._messaging, administration, self._live, self._maintenance, self._front),
+            *cluster_services(
+                self.cluster,
+                self._messaging,
+                self._clock,
+                self._error_reporter,
+                own=own,
+                own_name=self._settings.broker.name,
+                overview=work.own_overview,
+                order=order,
+            ),
+        ]
 
     async def _stop_front(self, grace_s: float, hastened: Hastened | None = None) -> None:
         """Refuse new calls, and end open calls that wait for something to happen."""

@@ -44,7 +44,17 @@ from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminService
 from quarry_mq.protocol.signature import signed_admin_headers
 from quarry_mq.server.addresses import split_address
 from quarry_mq.server.admin_port.calls.edge import BROWSER
-from quarry_mq.server.console.calls import AdminPort, Caller, CallFailed, ConsoleParts, Identity, OpenCall, Rules
+from quarry_mq.server.console.calls import (
+    ANSWERS_SIZE_MAX,
+    MEMBERS_SIZE_MAX,
+    AdminPort,
+    Caller,
+    CallFailed,
+    ConsoleParts,
+    Identity,
+    OpenCall,
+    Rules,
+)
 from quarry_mq.server.console.thread import ConsoleThread
 from quarry_mq.server.front import LiveTls
 from quarry_mq.server.settings.broker_settings import BrokerSettings
@@ -255,7 +265,7 @@ ANSWER_SIZE_MAX: Final = 16 * 1024 * 1024
 """Bytes of one answer: four times the limit of a message."""
 
 NONCE_BYTES: Final = 16
-ASK_MEMBERS: Final = "MembersService/AskMembers"
+ASK_MEMBERS: Final = "AllMembersService/AskMembers"
 
 REFLECTION: Final = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 """The call that every user may make, whatever the rules say."""
@@ -384,6 +394,10 @@ class Call:
     def is_streaming(self) -> bool:
         return self._method.server_streaming
 
+    @property
+    def answers_size_max(self) -> int:
+        return ANSWERS_SIZE_MAX
+
     def next_answer(self) -> bytes | None:
         """Return the next answer in JSON; None after the last. Raises CallFailed."""
         answer = self.next_message()
@@ -432,6 +446,7 @@ class MemberCall:
         self._answer_type = message_factory.GetMessageClass(method.output_type)
         self._is_of_one = is_of_one
         self.is_streaming = method.server_streaming or not is_of_one
+        self.answers_size_max = ANSWERS_SIZE_MAX if is_of_one else MEMBERS_SIZE_MAX
 
     def next_answer(self) -> bytes | None:
         """Return the next answer in JSON; None after the last. Raises CallFailed."""

@@ -52,6 +52,10 @@ class OpenCall(Protocol):
     def is_streaming(self) -> bool:
         """Return whether there may be any number of answers."""
 
+    @property
+    def answers_size_max(self) -> int:
+        """Return the bytes of JSON that all answers may have when they are asked for as one."""
+
     def next_answer(self) -> bytes | None:
         """Return an answer in JSON without line ends; None when there are no more. Blocks. Raises CallFailed."""
 
@@ -125,7 +129,10 @@ STREAMS_PER_SESSION_MAX: Final = 6
 """Bounds of streams, which hold a thread each. A browser opens six connections to one host."""
 
 ANSWERS_SIZE_MAX: Final = 4 * 1024 * 1024
-"""Bytes of JSON that the answers of a stream may have together when a browser asks for them as one answer."""
+MEMBERS_SIZE_MAX: Final = 8 * ANSWERS_SIZE_MAX
+"""Bytes of JSON that the answers of a stream, and those of all members of a cluster, may have together when a browser
+asks for them as one answer.
+"""
 
 _Result = TypeVar("_Result")
 
@@ -214,10 +221,10 @@ def whole(call: OpenCall) -> bytes:
     answers, size = [], 0
     while (answer := call.next_answer()) is not None:
         size += len(answer) + 1
-        if size > ANSWERS_SIZE_MAX:
+        if size > call.answers_size_max:
             call.cancel()
             raise CallFailed(
-                "OUT_OF_RANGE", f"all answers together are larger than {ANSWERS_SIZE_MAX >> 20} MiB: request fewer"
+                "OUT_OF_RANGE", f"all answers together are larger than {call.answers_size_max >> 20} MiB: request fewer"
             )
         answers.append(answer)
     return b'{"answers":[' + b",".join(answers) + b"]}"

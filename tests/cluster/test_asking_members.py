@@ -10,7 +10,7 @@ import grpc.aio
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2, browsing_pb2, clients_pb2, dead_letters_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1 import members_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as overview
-from quarry_mq.protocol.proto.quarry.admin.v1.members_pb2_grpc import MembersServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.members_pb2_grpc import AllMembersServiceStub
 from quarry_mq.store.security.model import UserKind
 from tests.cluster.brokers import BrokerCluster
 from tests.cluster.conftest import WithCluster
@@ -19,7 +19,7 @@ from tests.conformance.client import Client, message
 from tests.conformance.secured import SECURED, add_user, allow
 from tests.conformance.test_admin_access import Operator
 
-SERVICE = "/quarry.admin.v1.MembersService/"
+SERVICE = "/quarry.admin.v1.AllMembersService/"
 
 
 async def asked(
@@ -29,7 +29,7 @@ async def asked(
     headers: Any = () if user is None else user.headers(f"{SERVICE}AskMembers")
     asking = pb.AskMembersRequest(members=members, method=method, request=request.SerializeToString())
     async with grpc.aio.insecure_channel(broker.admin) as channel:
-        stub: Any = MembersServiceStub(channel)
+        stub: Any = AllMembersServiceStub(channel)
         return [answer async for answer in stub.AskMembers(asking, metadata=headers)]
 
 
@@ -47,9 +47,9 @@ async def refused(broker: RunningBroker, method: str, request: Any, *members: st
     return "OK"
 
 
-async def figures(broker: RunningBroker, **wanted: Any) -> Any:
+async def page_of(broker: RunningBroker, **wanted: Any) -> Any:
     async with grpc.aio.insecure_channel(broker.admin) as channel:
-        stub: Any = MembersServiceStub(channel)
+        stub: Any = AllMembersServiceStub(channel)
         return await stub.ListTopicFigures(overview.ListTopicFiguresRequest(**wanted))
 
 
@@ -76,11 +76,11 @@ def test_each_member_answers_for_what_it_has(with_cluster: WithCluster) -> None:
             ("m1", "OK", ""),
             ("m2", "OK", ""),
         ]
-        page = await figures(cluster["m0"], names=["orders", "no-such-topic"])
+        page = await page_of(cluster["m0"], names=["orders", "no-such-topic"])
         assert [(each.topic.name, each.messages) for each in page.topics] == [("orders", 3)]
         await cluster.stop("m2")
         await until(lambda: not cluster["m0"].cluster.members.is_reachable("m2"), "m2 is gone")
-        page = await figures(cluster["m0"])
+        page = await page_of(cluster["m0"])
         assert [each.messages for each in page.topics] == [2]
         away = page.members[2]
         assert (away.name, away.code) == ("m2", "UNAVAILABLE")
@@ -101,7 +101,13 @@ def test_an_error_of_a_member_is_told_with_its_code(with_cluster: WithCluster) -
         assert await ended(broker, "ClientService/ListClients", clients, "m1") == [("m1", "OK", "")]
         wrong = admin_pb2.GetTopicRequest(name="a b")
         assert (await ended(broker, "AdminService/GetTopic", wrong, "m1"))[0][1] in {"INVALID_ARGUMENT", "NOT_FOUND"}
-        for method in ("MembersService/AskMembers", "SecurityService/ListUsers", "ClusterService/Relay", "nothing"):
+        for method in (
+            "AllMembersService/AskMembers",
+            "MembersService/ListMembers",
+            "SecurityService/ListUsers",
+            "ClusterService/Relay",
+            "nothing",
+        ):
             assert (await refused(broker, method, clients)).startswith("INVALID_ARGUMENT: method: "), method
         assert await refused(broker, "ClientService/ListClients", clients, "m7") == "NOT_FOUND: members: no member 'm7'"
 
@@ -155,7 +161,7 @@ def test_a_broker_alone_is_its_only_member(tmp_path: Path, monkeypatch: Any) -> 
             assert await ended(broker, "AdminService/GetTopic", admin_pb2.GetTopicRequest(name="orders")) == [
                 ("lonely", "OK", "")
             ]
-            page = await figures(broker)
+            page = await page_of(broker)
             assert [each.topic.name for each in page.topics] == ["orders"]
             assert [(each.name, each.is_self) for each in page.members] == [("lonely", True)]
 

@@ -14,7 +14,7 @@ from quarry_mq.protocol.clock import ManualClock, SystemClock
 from quarry_mq.protocol.proto.quarry.cluster.v1 import cluster_pb2 as pb
 from quarry_mq.server.admin_port.cluster.client import PeerClient
 from quarry_mq.server.admin_port.cluster.service import CHANGE_LITE, FORWARD, NUDGE, SERVICE
-from quarry_mq.server.cluster.peers import ForwardedSend, LiteChange
+from quarry_mq.server.cluster.peers import ForwardedSend, LiteChange, RelayedCall
 from quarry_mq.server.cluster.signing import (
     CALLERS_MAX,
     KEPT_S,
@@ -100,6 +100,15 @@ class Recorder(ClusterKeys):
         return headers
 
 
+async def taken(done: list[str], peer: PeerClient) -> None:
+    """Make a call for an operator, and note its answers."""
+
+    async def take(answer: bytes) -> None:
+        done.append(f"answered {answer.decode()}")
+
+    await peer.relay(RelayedCall("All/Well", b"once", "ops", "signature", "1.2.3.4:5"), take)
+
+
 async def repeated(address: str, method: str, body: bytes, headers: Headers) -> str:
     async with grpc.aio.insecure_channel(address) as typed:
         channel: Any = typed
@@ -141,12 +150,13 @@ def test_no_call_that_was_recorded_can_be_made_again(done: list[str]) -> None:
         await peer.change_lite(LiteChange("b", b"y"))
         await peer.overview()
         await peer.left_in_order("orders")
+        await taken(done, peer)
         await peer.close()
-        assert done == ["stored a", "stored a", "changed b"]
+        assert done == ["stored a", "stored a", "changed b", "answered onceops"]
         assert {method for method, _, _ in seen.calls} == METHODS
         for method, body, headers in seen.calls:
             assert await repeated(address, method, body, headers) == f"UNAUTHENTICATED: {MADE_BEFORE}", method
-        assert done == ["stored a", "stored a", "changed b"]
+        assert done == ["stored a", "stored a", "changed b", "answered onceops"]
 
     run(test)
 

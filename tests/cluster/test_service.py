@@ -141,7 +141,7 @@ def test_a_stream_of_answers_that_somebody_changed_is_not_taken(wrong: str) -> N
 
     async def test() -> None:
         server = grpc.aio.server()
-        handler = grpc.unary_stream_rpc_method_handler(stream)
+        handler: Any = grpc.unary_stream_rpc_method_handler(stream)
         service, method = RELAY.strip("/").split("/")
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
         port = bind(server, "127.0.0.1:0")

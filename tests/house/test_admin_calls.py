@@ -25,7 +25,12 @@ QUICK_REFERENCE: Final = ROOT / "docs" / "quick-reference.md"
 ANY_CALL: Final = "quarry call"
 """The command `call` makes every call; ours have commands of their own."""
 
-BY_REQUEST: Final = {"OverviewService/GetHistory": "`get` on the cluster; of a topic or group, `get` on it"}
+OF_HISTORY: Final = "`get` on the cluster; of a topic or group, `get` on it"
+BY_REQUEST: Final = {
+    "OverviewService/GetHistory": OF_HISTORY,
+    "AllMembersService/GetHistory": OF_HISTORY,
+    "AllMembersService/AskMembers": "what the call needs that the members make",
+}
 """These requests name one thing or another, and the call needs a right to what its request names."""
 
 BY_JOB: Final = {

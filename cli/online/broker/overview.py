@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import isnan
 from typing import Annotated, Any, Final
 
@@ -11,9 +11,11 @@ import typer
 from quarry_mq.cli.online.connection.administration import known, known_rounded, known_seconds, known_time, service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.online.connection.concerns import concerns_of
+from quarry_mq.cli.online.connection.members import AllMembers, name_missing
 from quarry_mq.cli.terminal.output import print_object, print_rows, speaks_utf8
 from quarry_mq.cli.terminal.text import HOUR_MS, cells, say, sparkline, time_text
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.members_pb2_grpc import AllMembersServiceStub
 from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 
 CALL_TIMEOUT_S: Final = 10.0
@@ -75,16 +77,20 @@ def history(
         list[str] | None, typer.Argument(metavar="[SERIES]...", help="Only these.", show_default=False)
     ] = None,
     *,
+    all_members: AllMembers = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
     """Show the stats of the last hour, one line per series.
 
     A column of the curve is a minute: its highest value, on a scale from 0 to the highest value of the hour; `·` is
-    unknown. With --json every number is printed, one each ten seconds; null is unknown.
+    unknown. With --json every number is printed, one each ten seconds; null is unknown. With --all rates and counts are
+    sums, and lags, percents and delays the largest of all members.
     """
-    with service_port(admin, OverviewServiceStub) as broker:
+    stub: Callable[[Any], Any] = AllMembersServiceStub if all_members else OverviewServiceStub
+    with service_port(admin, stub) as broker:
         found = broker.GetHistory(pb.GetHistoryRequest(series=series or ()), timeout=CALL_TIMEOUT_S)
+    name_missing(getattr(found, "members", ()))
     print_rows(_series_rows(found, as_json=as_json), HISTORY_COLUMNS, as_json=as_json, kind="series")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import Annotated, Final
 
@@ -9,10 +10,12 @@ import typer
 
 from quarry_mq.cli.online.connection.administration import service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from quarry_mq.cli.online.connection.members import AllMembers, asked
 from quarry_mq.cli.terminal.output import print_rows
 from quarry_mq.cli.terminal.text import time_text
 from quarry_mq.protocol.proto.quarry.admin.v1 import clients_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.clients_pb2_grpc import ClientServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.members_pb2_grpc import AllMembersServiceStub
 
 commands: Final = typer.Typer(no_args_is_help=True)
 
@@ -58,15 +61,35 @@ def list_clients(
             show_default=False,
         ),
     ] = None,
+    all_members: AllMembers = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """List the producers and consumers that are connected."""
+    """List the producers and consumers that are connected.
+
+    With --all a client that is connected to several members has one line, with their names.
+    """
     request = pb.ListClientsRequest(type=_TYPES[kind], group=group or "", topic=topic or "")
+    if all_members:
+        with service_port(admin, AllMembersServiceStub) as broker:
+            pages = asked(broker, "ClientService/ListClients", request, pb.ListClientsResponse, CALL_TIMEOUT_S)
+            print_rows(_of_members(pages), (*COLUMNS, "members"), as_json=as_json, kind="clients")
+        return
     with service_port(admin, ClientServiceStub) as broker:
         pages = broker.ListClients(request, timeout=CALL_TIMEOUT_S)
         rows = (_fields(each) for page in pages for each in page.clients)
         print_rows(rows, COLUMNS, as_json=as_json, kind="clients")
+
+
+def _of_members(pages: Iterable[tuple[str, pb.ListClientsResponse]]) -> Iterable[dict[str, object]]:
+    """Return the fields of each client once, with the members that it is connected to."""
+    found: dict[str, dict[str, object]] = {}
+    members: dict[str, list[str]] = {}
+    for member, page in pages:
+        for each in page.clients:
+            found.setdefault(each.client_id, _fields(each))
+            members.setdefault(each.client_id, []).append(member)
+    return [{**fields, "members": sorted(members[name])} for name, fields in found.items()]
 
 
 def _fields(each: pb.Client) -> dict[str, object]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import StrEnum
-from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -18,8 +17,10 @@ from quarry_mq.cli.online.connection.administration import (
     service_port,
 )
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
+from quarry_mq.cli.online.connection.members import AllMembers, name_missing
 from quarry_mq.cli.terminal.output import print_rows
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.members_pb2_grpc import AllMembersServiceStub
 from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
 
 CALL_TIMEOUT_S: Final = 60.0
@@ -61,6 +62,7 @@ def top_topics(
     order: OrderOption = OrderName.BUSIEST,
     limit: Limit = 20,
     system: Annotated[bool, typer.Option("--system", help="Include the broker's internal topics.")] = False,
+    all_members: AllMembers = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -68,7 +70,7 @@ def top_topics(
 
     Rates are those of the last ten seconds; `-` stands for an unknown value.
     """
-    with service_port(admin, OverviewServiceStub) as broker:
+    with service_port(admin, _stub(all_members=all_members)) as broker:
         request = pb.ListTopicFiguresRequest(contains=contains, order=ORDERS[order], include_system=system)
         found = _listed(broker.ListTopicFigures, request, "topics", lambda each: each.topic.name, limit)
         print_rows(map(_topic_fields, found), TOPIC_COLUMNS, as_json=as_json, kind="topics")
@@ -79,6 +81,7 @@ def top_groups(
     contains: Contains = "",
     order: OrderOption = OrderName.LAG,
     limit: Limit = 20,
+    all_members: AllMembers = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -86,7 +89,7 @@ def top_groups(
 
     Only dead letters that were never sent again count; `-` stands for an unknown value.
     """
-    with service_port(admin, OverviewServiceStub) as broker:
+    with service_port(admin, _stub(all_members=all_members)) as broker:
         request = pb.ListGroupFiguresRequest(contains=contains, order=ORDERS[order])
         found = _listed(broker.ListGroupFigures, request, "groups", lambda each: each.group.name, limit)
         print_rows(map(_group_fields, found), GROUP_COLUMNS, as_json=as_json, kind="groups")
@@ -95,7 +98,18 @@ def top_groups(
 def _listed(call: Callable[..., Any], request: Any, rows: str, name: Callable[[Any], str], limit: int) -> Iterator[Any]:
     """Yield the rows. An order other than by name gives one page only: it has all rows that are counted one by one."""
     wanted = min(limit, PAGE_ROWS) if request.order else limit
-    return listed(partial(call, timeout=CALL_TIMEOUT_S), request, rows, name, limit=wanted, page_rows=PAGE_ROWS)
+    answers: list[Any] = []
+
+    def page(asked: Any) -> Any:
+        answers.append(call(asked, timeout=CALL_TIMEOUT_S))
+        return answers[-1]
+
+    yield from listed(page, request, rows, name, limit=wanted, page_rows=PAGE_ROWS)
+    name_missing(getattr(answers[-1], "members", ()))
+
+
+def _stub(*, all_members: bool) -> Callable[[Any], Any]:
+    return AllMembersServiceStub if all_members else OverviewServiceStub
 
 
 def _topic_fields(stats: pb.TopicFigures) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from functools import partial
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.admin_port.cluster.client import PeerClient
-from quarry_mq.server.admin_port.cluster.members import MembersService
+from quarry_mq.server.admin_port.cluster.members import AllMembersService, MembersService
 from quarry_mq.server.admin_port.cluster.relay import MemberCalls, OwnCalls
 from quarry_mq.server.admin_port.cluster.service import ClusterService, GroupCalls
 from quarry_mq.server.admin_port.server import MoreService
@@ -79,9 +79,9 @@ def cluster_services(
     order: ReadingOrder,
 ) -> list[MoreService]:
     """Return the services for operators, and for other members, which ask for this one's `overview`, and make calls."""
-    member_calls = MemberCalls(own, own_name, cluster)
+    together = AllMembersService(MemberCalls(own, own_name, cluster), error_reporter)
     if cluster is None:
-        return [MembersService(None, None, error_reporter, member_calls)]
+        return [MembersService(None, None, error_reporter), together]
     calls = GroupCalls(
         confirmation=cluster.groups.confirmation,
         consumed=cluster.consumed,
@@ -92,9 +92,8 @@ def cluster_services(
         relayed=own.run,
     )
     return [
-        MembersService(
-            cluster.members, cluster.rejoining, error_reporter, member_calls, lambda: cluster.groups.waiting_for
-        ),
+        MembersService(cluster.members, cluster.rejoining, error_reporter, lambda: cluster.groups.waiting_for),
+        together,
         ClusterService(cluster.exchange, calls, cluster.keys, clock, error_reporter),
     ]
 

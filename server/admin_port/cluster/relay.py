@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from inspect import isasyncgen
-from typing import Any, Final, NamedTuple, NoReturn, Protocol
+from typing import Any, Final, NamedTuple, NoReturn
 
 import grpc
 import grpc.aio
@@ -20,6 +20,7 @@ from quarry_mq.protocol.admin_methods import methods_by_short_name, path_of, ser
 from quarry_mq.server.admin_port.calls.access import SUPER_SERVICES
 from quarry_mq.server.admin_port.calls.edge import BROWSER, refuse
 from quarry_mq.server.admin_port.calls.guard import FIELDS_MAX, AdminGuard
+from quarry_mq.server.admin_port.server import MoreService
 from quarry_mq.server.cluster.cluster import Cluster
 from quarry_mq.server.cluster.peers import CallEnded, RelayedCall
 from quarry_mq.server.errors import MemberUnreachable, NoSuchMember, NotAMember
@@ -30,18 +31,17 @@ from quarry_mq.server.wire.parsing import request_of
 from quarry_mq.server.wire.status import Refused, without_places
 from quarry_mq.store.errors import Invalid
 
-MEMBERS_SERVICE: Final = "quarry.admin.v1.MembersService"
-NOT_FOR_OTHERS: Final = (MEMBERS_SERVICE, *SUPER_SERVICES)
-"""Services whose calls are not passed on: what they are about is the same on all members, or is the members."""
+NOT_FOR_OTHERS: Final = ("quarry.admin.v1.MembersService", "quarry.admin.v1.AllMembersService", *SUPER_SERVICES)
+"""Calls of these services are not passed on: what they are about is the same on all members, or is the members."""
 
 FOLLOWING: Final = ("BrowsingService/TailMessages",)
-"""Calls whose answers go on for as long as somebody reads them."""
+"""The answers of these calls go on for as long as somebody reads them."""
 
 WAIT_S: Final = 15.0
 """Seconds until a page goes on without a member that does not answer."""
 
 ONE_WAIT_S: Final = 120.0
-"""The same where one member alone was asked: it may be long work."""
+"""Seconds until a call on one member alone is given up: it may be long work."""
 
 OPEN_MAX: Final = 64
 """Calls on other members that are open at a time; further ones wait for their turn."""
@@ -51,12 +51,6 @@ OK: Final = grpc.StatusCode.OK.name
 
 Write = Callable[[bytes], Awaitable[None]]
 """Take a serialized answer."""
-
-
-class AddsServices(Protocol):
-    """Something that registers its handlers with a server."""
-
-    def add_to(self, server: grpc.aio.Server) -> str: ...
 
 
 class HandlerBook:
@@ -75,14 +69,14 @@ class HandlerBook:
             short = service.rpartition(".")[2]
             self.handlers |= {f"{short}/{name}": handler for name, handler in handlers.items()}
 
-    def collect(self, services: Iterable[AddsServices]) -> None:
+    def collect(self, services: Iterable[MoreService]) -> None:
         server: Any = self
         for each in services:
             each.add_to(server)
 
 
 class _Context:
-    """What handlers use of gRPC's context, for a call that came by another way."""
+    """Stands in for gRPC's context, as far as handlers use it, for a call that came by another way."""
 
     def __init__(self, peer: str, write: Write) -> None:
         self._peer = peer
@@ -181,7 +175,7 @@ class _Asked(NamedTuple):
     name: str
     is_self: bool
     away: str = ""
-    """Why the member is not asked; empty for one that is."""
+    """The reason why the member is not asked; empty for one that is."""
 
 
 class MemberCalls:

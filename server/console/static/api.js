@@ -59,20 +59,28 @@ async function refusal(response, path) {
   return error;
 }
 
+// Who is to make the call: a member of the cluster by its name, all members (EVERY), or the broker that is asked.
+export const EVERY = Symbol("every member");
+
+function asked(path, member) {
+  if (member === EVERY) return `${path}?members=all`;
+  return member ? `${path}?member=${encodeURIComponent(member)}` : path;
+}
+
 // `name` is "Service/Method". Throws CallError, or AbortError once the signal says so.
-export async function call(name, body = {}, signal = undefined) {
-  const response = await send("POST", `/api/call/${name}`, body, signal);
+export async function call(name, body = {}, signal = undefined, member = null) {
+  const response = await send("POST", asked(`/api/call/${name}`, member), body, signal);
   return response.json();
 }
 
 // All answers of a call that streams.
-export async function callAll(name, body = {}, signal = undefined) {
-  return (await call(name, body, signal)).answers ?? [];
+export async function callAll(name, body = {}, signal = undefined, member = null) {
+  return (await call(name, body, signal, member)).answers ?? [];
 }
 
 // The answers of a call that streams, as they come.
-export async function* stream(name, body = {}, signal = undefined) {
-  const response = await send("POST", `/api/stream/${name}`, body, signal);
+export async function* stream(name, body = {}, signal = undefined, member = null) {
+  const response = await send("POST", asked(`/api/stream/${name}`, member), body, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {

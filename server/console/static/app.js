@@ -3,7 +3,7 @@ import { call, CallError, getSession, logout } from "./api.js";
 import { announce, append, h, harmless } from "./dom.js";
 import { ageText, countText, exact } from "./format.js";
 import { icon } from "./icons.js";
-import { applies, countOf, DETAILS, PAGES } from "./pages.js";
+import { applies, countOf, DETAILS, PAGES, together } from "./pages.js";
 import { apply, nextTheme, setTheme, theme } from "./theme.js";
 import { failure, isAbort, View } from "./view.js";
 
@@ -73,8 +73,9 @@ async function learn() {
   if (!known.isAllowed || Date.now() - known.atMs < COUNTS_OLD_MS || document.hidden) return;
   known.atMs = Date.now();
   try {
-    const overview = await call("OverviewService/GetOverview");
-    window.dispatchEvent(new CustomEvent("overview", { detail: { overview } }));
+    const { members } = await call("OverviewService/ListOverviews");
+    const detail = { overview: together(members), members: members.length };
+    window.dispatchEvent(new CustomEvent("overview", { detail }));
   } catch (error) {
     known.isAllowed = error.code !== "PERMISSION_DENIED";
   }

@@ -3,10 +3,27 @@ import { open } from "./dialog.js";
 import { h, replace } from "./dom.js";
 import { age, unknown } from "./format.js";
 import { groupLink, topicLink } from "./links.js";
+import { answered, isMany, missingParts, rowsOf } from "./members.js";
 import { facts, table } from "./table.js";
 import { failure } from "./view.js";
 
-export function clientsTable(view, clients, { empty } = {}) {
+// The clients that members tell of; one that is connected to several members is one row.
+export async function clientsOf(view, request) {
+  const parts = await view.callMembers("ClientService/ListClients", request);
+  const clients = new Map();
+  for (const one of rowsOf(answered(parts), (answer) => answer.clients)) {
+    const known = clients.get(one.clientId);
+    if (known) known.members.push(one.member);
+    else clients.set(one.clientId, { ...one, member: undefined, members: [one.member] });
+  }
+  return { parts, clients: [...clients.values()] };
+}
+
+export function clientsTable(view, { parts, clients }, { empty } = {}) {
+  return [missingParts(parts), rowsTable(view, parts, clients, empty)];
+}
+
+function rowsTable(view, parts, clients, empty) {
   return table(
     "Clients",
     [
@@ -26,6 +43,10 @@ export function clientsTable(view, clients, { empty } = {}) {
         cell: (one) => [one.language || unknown(), " ", one.version || unknown("the client did not report its version")],
       },
       { title: "Host", kind: "wide", cell: (one) => [one.hostname || unknown(), " ", h("small", null, one.address)] },
+      isMany(parts) && {
+        title: "Members",
+        cell: (one) => (one.members.length === parts.length ? "all" : one.members.join(", ")),
+      },
       { title: "Settings received", less: true, cell: (one) => age(one.settingsAtMs) },
       {
         title: "Ask the client",
@@ -38,12 +59,12 @@ export function clientsTable(view, clients, { empty } = {}) {
               type: "button",
               class: "quiet",
               "aria-label": `details of ${one.clientId}`,
-              onclick: () => details(view, one),
+              onclick: () => details(view.on(one.members[0]), one),
             },
             "Details",
           ),
       },
-    ],
+    ].filter(Boolean),
     clients,
     { empty },
   );

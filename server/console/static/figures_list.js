@@ -5,6 +5,7 @@ import { exportButtons } from "./export.js";
 import { firstSteps } from "./first_steps.js";
 import { count } from "./format.js";
 import { address } from "./links.js";
+import { missingParts } from "./members.js";
 import { pager } from "./table.js";
 import { isPhone, section } from "./view.js";
 
@@ -27,7 +28,7 @@ export function figuresList(view, { kind, method, draw, switches = [] }) {
 
   const load = async () => {
     const byName = asked.order === BY_NAME;
-    const answer = await view.call(method, {
+    const answer = await view.callFigures(method, {
       ...asked,
       after: byName ? (pages.after ?? "") : "",
       limit: isPhone() ? 20 : 50,
@@ -35,6 +36,7 @@ export function figuresList(view, { kind, method, draw, switches = [] }) {
     const found = answer[rows];
     if (!found.length && !asked.contains && pages.after === undefined) return firstSteps(view, rows);
     return [
+      missingParts(answer.members),
       draw(found, asked),
       pages.bar({
         next: byName && answer.hasMore ? found.at(-1)[kind].name : null,

@@ -1,4 +1,4 @@
-// The last hour of the broker, as it keeps it: fetched once, then only what is new. Small lines of it without axes.
+// The last hour of all members together, as they keep it: fetched once, then only what is new. Small lines of it without axes.
 import { h, svg } from "./dom.js";
 
 const HISTORY_MS = 3600000;
@@ -6,7 +6,7 @@ const WIDTH = 120;
 const HEIGHT = 28;
 
 export class Hour {
-  // `names`: of series; none means all. `of`: {topic} or {group}; the whole broker without.
+  // `names`: of series; none means all. `of`: {topic} or {group}; whole brokers without.
   constructor(view, names = [], of = {}) {
     this.view = view;
     this.names = names;
@@ -17,7 +17,7 @@ export class Hour {
 
   async refresh() {
     const after = this.times.length ? { afterMs: String(this.times.at(-1)) } : {};
-    this.keep(await this.view.call("OverviewService/GetHistory", { series: this.names, ...this.of, ...after }));
+    this.keep(await this.view.callFigures("GetHistory", { series: this.names, ...this.of, ...after }));
     return this;
   }
 

@@ -20,7 +20,7 @@ const named = (name) => ({ class: name.length > LONG ? "name long" : "name" });
 export const topicLink = (name) => link(["topics", name], name, {}, named(name));
 export const groupLink = (name) => link(["groups", name], name, {}, named(name));
 
-// To the message at a place of a queue.
-export function messageLink(topic, queue, offset, text) {
-  return link(["message"], text ?? `${queue}/${offset}`, { topic, queue, offset });
+// To the message at a place of a queue of a member, the broker that is asked without one.
+export function messageLink(topic, queue, offset, text, member = "") {
+  return link(["message"], text ?? `${queue}/${offset}`, { topic, queue, offset, member });
 }

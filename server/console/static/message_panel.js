@@ -32,6 +32,7 @@ export function messagePanel(message, step, close) {
     h("h4", null, "About it"),
     facts([
       message.topic && ["Topic", topicLink(message.topic)],
+      message.member && ["Member", message.member],
       ["Stored", age(message.storedAtMs)],
       ["Born", age(message.bornAtMs)],
       ["Message id", h("span", { class: "mono" }, message.messageId ?? "none was given")],
@@ -49,7 +50,7 @@ export function messagePanel(message, step, close) {
         h("summary", null, "Properties"),
         facts(Object.entries(message.properties).map(([key, value]) => [key, h("span", { class: "mono" }, value)])),
       ),
-    h("p", null, messageLink(message.topic, message.queue, message.offset, "Who got it, and sending it once more")),
+    h("p", null, messageLink(message.topic, message.queue, message.offset, "Who got it, and sending it once more", message.member)),
   );
   return element;
 }

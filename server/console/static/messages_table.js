@@ -2,6 +2,7 @@
 import { h } from "./dom.js";
 import { age, bytes, none } from "./format.js";
 import { link, messageLink } from "./links.js";
+import { memberColumn } from "./members.js";
 import { preview } from "./body_view.js";
 import { messagePanel } from "./message_panel.js";
 import { table } from "./table.js";
@@ -21,14 +22,14 @@ export function messageOf(found) {
 }
 
 export function placeLink(message) {
-  return messageLink(message.topic, message.queue, message.offset);
+  return messageLink(message.topic, message.queue, message.offset, undefined, message.member);
 }
 
 // Short keys stay in one piece.
 const keyLink = (topic, key) => link(["trace"], key, { topic, key }, { class: key.length > 20 ? null : "whole" });
 
 // One line for each, and beside them the one that was chosen.
-export function messagesTable(caption, messages, { empty, withTopic = false } = {}) {
+export function messagesTable(caption, messages, { empty, withTopic = false, parts = [] } = {}) {
   const place = h("div", { class: "beside" });
   const list = table(
     caption,
@@ -38,6 +39,7 @@ export function messagesTable(caption, messages, { empty, withTopic = false } = 
         cell: (one) => [placeLink(one), one.liteOffset !== undefined && h("small", null, ` lite ${one.liteOffset}`)],
       },
       { title: "Stored", cell: (one) => age(one.storedAtMs) },
+      memberColumn(parts),
       withTopic && { title: "Topic", cell: (one) => one.topic },
       { title: "Tag", cell: (one) => one.tag ?? none() },
       {

@@ -1,7 +1,8 @@
 // Who is connected.
-import { clientsTable } from "./clients_table.js";
+import { clientsOf, clientsTable } from "./clients_table.js";
 import { field, valuesOf } from "./dialog.js";
 import { h } from "./dom.js";
+import { exportButtons } from "./export.js";
 import { counted } from "./format.js";
 import { address } from "./links.js";
 import { groupField, topicField } from "./names.js";
@@ -20,10 +21,17 @@ export async function show(view) {
     view,
     "Connected",
     async () => {
-      const clients = (await view.callAll("ClientService/ListClients", asked)).flatMap((one) => one.clients);
+      const found = await clientsOf(view, asked);
+      const { clients } = found;
       return [
-        h("p", { class: "note" }, counted(clients.length, "client")),
-        clientsTable(view, clients, { empty: "No matching clients." }),
+        clientsTable(view, found, { empty: "No matching clients." }),
+        clients.length > 0 &&
+          h(
+            "div",
+            { class: "pager" },
+            h("span", { class: "note" }, counted(clients.length, "client")),
+            exportButtons("clients", clients),
+          ),
       ];
     },
     { everyMs: REFRESH_MS },

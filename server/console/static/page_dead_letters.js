@@ -1,9 +1,11 @@
 // Dead letters of a group, and what it still tries: chosen ones or all are sent to the group once more.
 import { confirm } from "./dialog.js";
 import { h, replace } from "./dom.js";
-import { age, badge, count, unknown } from "./format.js";
+import { age, badge, count, none, unknown } from "./format.js";
 import { address, groupLink, link, messageLink, topicLink } from "./links.js";
+import { answered, isMany, memberColumn, missingParts, rowsOf, sumOf } from "./members.js";
 import { groupField } from "./names.js";
+import { exportButtons } from "./export.js";
 import { facts, pager, table } from "./table.js";
 import { panel, section } from "./view.js";
 import { beginJob, countsText, followJob, runJob, workButton } from "./work.js";
@@ -18,7 +20,8 @@ export async function show(view) {
     return;
   }
   view.begin(`Dead letters of ${group}`, { lead: [link(["dead-letters"], "Dead letters"), " / ", groupLink(group)] });
-  const state = { chosen: new Set(), pages: pager(), from: null };
+  // Offsets are those of a member: what is chosen is [member, offset] by both together.
+  const state = { chosen: new Map(), pages: pager(), isAll: false };
   const place = h("div", { role: "status" });
   const list = section(view, "Dead letters", () => load(view, group, state, () => list.refresh()));
   view.add(
@@ -56,10 +59,11 @@ async function showAll(view) {
   );
   const pages = pager();
   const list = section(view, "Groups", async () => {
-    const answer = await view.call("OverviewService/ListGroupFigures", { after: pages.after ?? "", limit: 200 });
+    const answer = await view.callFigures("ListGroupFigures", { after: pages.after ?? "", limit: 200 });
     // Those without are left out; where it is not known it is said.
     const rows = answer.groups.filter((one) => one.deadLetters === undefined || Number(one.deadLetters) > 0);
     return [
+      missingParts(answer.members),
       table(
         "Groups with dead letters",
         [
@@ -73,15 +77,21 @@ async function showAll(view) {
         rows,
         { empty: `None of these ${answer.groups.length} groups has dead letters that were never sent again.` },
       ),
-      pages.bar({ next: answer.hasMore ? answer.groups.at(-1).group.name : null, refresh: () => list.refresh() }),
+      pages.bar({
+        next: answer.hasMore ? answer.groups.at(-1).group.name : null,
+        refresh: () => list.refresh(),
+        extra: rows.length > 0 && exportButtons("dead-letters", rows),
+      }),
     ];
   });
   view.add(list);
 }
 
 async function retries(view, group) {
-  const { topicAccumulation: topics } = await view.call("Admin/DescribeGroupAccumulation", { group: { name: group } });
+  const parts = await view.callMembers("Admin/DescribeGroupAccumulation", { group: { name: group } });
+  const topics = accumulated(answered(parts));
   return [
+    missingParts(parts),
     table(
       "Topics of the group",
       [
@@ -108,19 +118,58 @@ async function retries(view, group) {
   ];
 }
 
+// What is in flight and ready in each topic, on all members together.
+function accumulated(parts) {
+  const topics = {};
+  for (const [name, one] of parts.flatMap((part) => Object.entries(part.answers[0].topicAccumulation ?? {}))) {
+    const sum = (topics[name] ??= { inflightMessages: 0, readyMessages: 0, lastConsumeTimestamp: 0 });
+    sum.inflightMessages += Number(one.inflightMessages);
+    sum.readyMessages += Number(one.readyMessages);
+    sum.lastConsumeTimestamp = Math.max(sum.lastConsumeTimestamp, Number(one.lastConsumeTimestamp));
+  }
+  return topics;
+}
+
+// Where each member's letters begin: `after` has the next offset by member, those that are missing have no more.
+async function askLetters(view, group, state) {
+  const { after } = state.pages;
+  if (after === undefined) {
+    const parts = await view.callMembers("DeadLetterService/ListDeadLetters", { group, count: LIMIT });
+    if (!state.isAll) return parts;
+    return onEach(view, group, parts, (part) => part.answers[0].minimumOffset);
+  }
+  const parts = state.parts.filter((one) => one.code || after[one.member] !== undefined);
+  return onEach(view, group, parts, (part) => after[part.member]);
+}
+
+function onEach(view, group, parts, from) {
+  return Promise.all(
+    parts.map(async (part) => {
+      if (part.code) return part;
+      const request = { group, count: LIMIT, fromOffset: String(from(part)) };
+      return { ...part, answers: [await view.on(part.member).call("DeadLetterService/ListDeadLetters", request)] };
+    }),
+  );
+}
+
+const keyOf = (one) => `${one.member} ${one.offset}`;
+
 async function load(view, group, state, refresh) {
-  const from = state.pages.after ?? state.from;
-  const request = { group, count: LIMIT, ...(from === null ? {} : { fromOffset: from }) };
-  const answer = await view.call("DeadLetterService/ListDeadLetters", request);
+  const parts = await askLetters(view, group, state);
+  const there = answered(parts);
+  if (state.pages.after === undefined) state.parts = parts;
+  const letters = rowsOf(there, (answer) => answer.deadLetters).sort(
+    (one, other) => Number(one.storedAtMs) - Number(other.storedAtMs),
+  );
   const chosen = h("span", { class: "note", role: "status" });
   const told = () => replace(chosen, `${state.chosen.size} selected`);
   told();
-  const next = answer.deadLetters.length ? BigInt(answer.deadLetters.at(-1).offset) + 1n : null;
-  const hasMore = next !== null && next < BigInt(answer.maximumOffset);
+  const next = nextOf(there);
   return [
+    missingParts(parts),
     facts([
-      ["Kept", count(BigInt(answer.maximumOffset) - BigInt(answer.minimumOffset))],
-      ["Never sent again", count(BigInt(answer.maximumOffset) - BigInt(answer.nextOffset))],
+      ["Kept", count(sumOf(state.parts, (one) => Number(one.maximumOffset) - Number(one.minimumOffset)))],
+      ["Never sent again", count(sumOf(state.parts, (one) => Number(one.maximumOffset) - Number(one.nextOffset)))],
     ]),
     h(
       "div",
@@ -131,12 +180,12 @@ async function load(view, group, state, refresh) {
           type: "button",
           class: "quiet",
           onclick: () => {
-            state.from = state.from === null ? answer.minimumOffset : null;
+            state.isAll = !state.isAll;
             state.pages.restart();
             refresh();
           },
         },
-        state.from === null ? "Also show those sent again" : "Show only those never sent again",
+        state.isAll ? "Show only those never sent again" : "Also show those sent again",
       ),
       h(
         "button",
@@ -144,7 +193,7 @@ async function load(view, group, state, refresh) {
           type: "button",
           class: "quiet",
           onclick: () => {
-            for (const one of answer.deadLetters) state.chosen.add(one.offset);
+            for (const one of letters) state.chosen.set(keyOf(one), [one.member, one.offset]);
             refresh();
           },
         },
@@ -164,12 +213,22 @@ async function load(view, group, state, refresh) {
       ),
       chosen,
     ),
-    lettersTable(group, answer.deadLetters, state.chosen, told),
-    state.pages.bar({ next: hasMore ? String(next) : null, refresh }),
+    lettersTable(group, letters, parts, state.chosen, told),
+    state.pages.bar({ next, refresh, extra: letters.length > 0 && exportButtons(`dead-letters-${group}`, letters) }),
   ];
 }
 
-function lettersTable(group, letters, chosen, told) {
+// The offset behind the last letter of each member that has more; null where none has.
+function nextOf(parts) {
+  const next = {};
+  for (const { member, answers } of parts) {
+    const last = answers[0].deadLetters.at(-1);
+    if (last && BigInt(last.offset) + 1n < BigInt(answers[0].maximumOffset)) next[member] = BigInt(last.offset) + 1n;
+  }
+  return Object.keys(next).length ? next : null;
+}
+
+function lettersTable(group, letters, parts, chosen, told) {
   return table(
     `Dead letters of ${group}`,
     [
@@ -178,22 +237,23 @@ function lettersTable(group, letters, chosen, told) {
         cell: (one) => {
           const box = h("input", {
             type: "checkbox",
-            "aria-label": `select the dead letter at offset ${one.offset}`,
+            "aria-label": `select the dead letter at offset ${one.offset}${isMany(parts) ? ` of ${one.member}` : ""}`,
             onchange: () => {
-              if (box.checked) chosen.add(one.offset);
-              else chosen.delete(one.offset);
+              if (box.checked) chosen.set(keyOf(one), [one.member, one.offset]);
+              else chosen.delete(keyOf(one));
               told();
             },
           });
-          box.checked = chosen.has(one.offset);
+          box.checked = chosen.has(keyOf(one));
           return box;
         },
       },
-      { title: "Offset", kind: "number", cell: (one) => messageLink(`%DLQ%${group}`, 0, one.offset, one.offset) },
+      { title: "Offset", kind: "number", cell: (one) => messageLink(`%DLQ%${group}`, 0, one.offset, one.offset, one.member) },
       { title: "Stored", cell: (one) => age(one.storedAtMs) },
+      memberColumn(parts),
       { title: "Came from", cell: (one) => (one.topic ? topicLink(one.topic) : unknown("not in the record")) },
-      { title: "Id", kind: "wide", cell: (one) => h("span", { class: "mono" }, one.messageId) },
-      { title: "Tag", cell: (one) => one.tag || h("span", { class: "none" }, "none") },
+      { title: "Id", kind: "wide", less: true, cell: (one) => h("span", { class: "mono" }, one.messageId) },
+      { title: "Tag", less: true, cell: (one) => one.tag || h("span", { class: "none" }, "none") },
       {
         title: "Keys",
         cell: (one) =>
@@ -201,57 +261,85 @@ function lettersTable(group, letters, chosen, told) {
             ? one.keys.map((key) => [link(["trace"], key, { topic: one.topic, key }), " "])
             : h("span", { class: "none" }, "none"),
       },
-      { title: "Attempts", kind: "number", cell: (one) => count(one.attempts) },
+      { title: "Attempts", kind: "number", less: true, cell: (one) => count(one.attempts) },
       {
         title: "State",
-        cell: (one) => (one.wasResent ? badge("good", "sent again") : badge("warn", "never sent again")),
+        cell: (one) => (one.wasResent ? badge("good", "sent again") : none("never sent again")),
       },
-    ],
+    ].filter(Boolean),
     letters,
-    { empty: "There are none." },
+    { empty: "There are none.", lines: true },
   );
+}
+
+// What is chosen, by member.
+function chosenBy(chosen) {
+  const offsets = new Map();
+  for (const [member, offset] of chosen.values()) offsets.set(member, [...(offsets.get(member) ?? []), offset]);
+  return [...offsets];
 }
 
 async function resendChosen(view, group, state, place, refresh) {
-  const offsets = [...state.chosen];
-  if (!offsets.length) return "Select some first.";
-  if (offsets.length > CHOSEN_MAX) return `At most ${CHOSEN_MAX} can be selected at a time.`;
-  const dry = await view.call("DeadLetterService/ResendDeadLetters", { group, offsets, dryRun: true });
-  const refused = (dry.refused ?? []).map((one) => h("li", null, `offset ${one.offset}: ${one.reason}`));
-  const job = await confirm({
+  if (!state.chosen.size) return "Select some first.";
+  if (state.chosen.size > CHOSEN_MAX) return `At most ${CHOSEN_MAX} can be selected at a time.`;
+  const works = chosenBy(state.chosen);
+  const dry = await Promise.all(
+    works.map(([member, offsets]) =>
+      view.on(member).call("DeadLetterService/ResendDeadLetters", { group, offsets, dryRun: true }),
+    ),
+  );
+  const resent = dry.reduce((sum, one) => sum + Number(one.resent), 0);
+  const refused = dry.flatMap((answer, at) =>
+    (answer.refused ?? []).map((one) =>
+      h("li", null, works.length > 1 && `${works[at][0]}: `, `offset ${one.offset}: ${one.reason}`),
+    ),
+  );
+  const jobs = await confirm({
     title: "Send the selected dead letters again?",
-    label: `Send ${dry.resent}`,
+    label: `Send ${resent}`,
     body: [
-      h("p", null, count(dry.resent), ` would be sent to ${group}, once each.`),
+      h("p", null, count(resent), ` would be sent to ${group}, once each.`),
       refused.length > 0 && [h("p", null, "Those stay where they are:"), h("ul", null, refused)],
     ],
-    act: () => beginJob(view, { resendDeadLetters: { group, offsets } }),
+    act: () => Promise.all(works.map(([member, offsets]) => begun(view, member, { group, offsets }))),
   });
-  if (!job) return null;
+  if (!jobs) return null;
   state.chosen.clear();
-  return follow(view, job, place, refresh);
+  return follow(jobs, place, refresh);
 }
 
 async function resendAll(view, group, place, refresh) {
-  const counted = await runJob(view, { resendDeadLetters: { group } }, { dryRun: true, place });
-  if (counted.state !== "done") return `the dry run is ${counted.state}`;
-  const job = await confirm({
+  const parts = answered(await view.callMembers("DeadLetterService/ListDeadLetters", { group, count: 1 }));
+  const counted = [];
+  for (const { member } of parts)
+    counted.push(await runJob(view.on(member), { resendDeadLetters: { group } }, { dryRun: true, place }));
+  const failed = counted.find((one) => one.state !== "done");
+  if (failed) return `the dry run is ${failed.state}`;
+  const jobs = await confirm({
     title: "Send all dead letters again?",
     label: "Send all",
-    body: ["Would be done for ", group, ": ", countsText(counted.counts)],
-    act: () => beginJob(view, { resendDeadLetters: { group } }),
+    body: [
+      h("p", null, `Would be done for ${group}:`),
+      counted.map((one, at) => h("p", null, parts.length > 1 && `${parts[at].member}: `, countsText(one.counts))),
+    ],
+    act: () => Promise.all(parts.map(({ member }) => begun(view, member, { group }))),
   });
-  if (!job) return null;
-  return follow(view, job, place, refresh);
+  if (!jobs) return null;
+  return follow(jobs, place, refresh);
 }
 
-function follow(view, job, place, refresh) {
-  return new Promise((resolve) =>
-    place.replaceChildren(
-      followJob(view, job, (ended) => {
-        refresh();
-        resolve(`the job is ${ended.state}`);
-      }),
-    ),
+async function begun(view, member, work) {
+  const its = view.on(member);
+  return { its, job: await beginJob(its, { resendDeadLetters: work }) };
+}
+
+// Shows the jobs, one of each member, until all have ended.
+async function follow(jobs, place, refresh) {
+  place.replaceChildren();
+  const ended = await Promise.all(
+    jobs.map(({ its, job }) => new Promise((resolve) => place.append(followJob(its, job, resolve)))),
   );
+  refresh();
+  const states = [...new Set(ended.map((one) => one.state))];
+  return jobs.length === 1 ? `the job is ${states[0]}` : `${jobs.length} jobs are ${states.join(", ")}`;
 }

@@ -1,16 +1,17 @@
 // One group: how far it is in each queue, who is there, dead letters, and moving where it reads.
-import { clientsTable } from "./clients_table.js";
+import { clientsOf, clientsTable } from "./clients_table.js";
 import { confirm, formDialog } from "./dialog.js";
 import { h } from "./dom.js";
 import { age, badge, count, duration, isKnown, unknown } from "./format.js";
 import { backoffText, groupFields, groupRequest } from "./group_form.js";
 import { address, link, topicLink } from "./links.js";
+import { answered, isMany, isMissing, memberColumn, memberColumns, missingParts, rowsOf } from "./members.js";
 import { pairsTable } from "./pairs.js";
 import { resetForm } from "./reset.js";
 import { attributesText, facts, table } from "./table.js";
 import { tabs } from "./tabs.js";
 import { isAbort, missing, section } from "./view.js";
-import { activity, figuresOf } from "./watched.js";
+import { activity, figuresByMember, figuresOf } from "./watched.js";
 import { workButton } from "./work.js";
 
 const REFRESH_MS = 10000;
@@ -52,15 +53,13 @@ export async function show(view) {
       view,
       "Connected clients",
       async () =>
-        clientsTable(
-          view,
-          (await view.callAll("ClientService/ListClients", { group: name })).flatMap((one) => one.clients),
-          { empty: "No client of this group is connected." },
-        ),
+        clientsTable(view, await clientsOf(view, { group: name }), {
+          empty: "No client of this group is connected.",
+        }),
       { everyMs: REFRESH_MS },
     );
   tabs(view, ["groups", name], [
-    ["overview", "Overview", () => [progress(view, name), activity(view, "group", name), settings]],
+    ["overview", "Overview", () => [progress(view, name), byMember(view, name), activity(view, "group", name), settings]],
     ["queues", "Queues", () => section(view, "Progress by queue", () => queuesTable(view, name), { everyMs: REFRESH_MS })],
     ["clients", "Clients", clients],
     ["reset", "Reset offsets", () => resetForm(view, name, () => {})],
@@ -90,9 +89,10 @@ function progress(view, name) {
     view,
     "Topics and lag",
     async () => {
-      const own = await figuresOf(view, "group", name);
+      const { own, members } = await figuresOf(view, "group", name);
       if (!own) return unknown("the broker has no stats of this group");
       return [
+        missingParts(members),
         summary(own),
         pairsTable(`Topics of ${name}`, own.topics, "topic", "The group has read no topic."),
         !(Number(own.topicCount) <= own.topics.length) &&
@@ -107,6 +107,36 @@ function progress(view, name) {
     },
     { everyMs: REFRESH_MS },
   );
+}
+
+// How far behind the group is on each member. Nothing of a broker that is alone.
+function byMember(view, name) {
+  const list = section(
+    view,
+    "By member",
+    async () => {
+      const parts = await figuresByMember(view, "group", name);
+      list.hidden = !isMany(parts);
+      return table(
+        `${name} by member`,
+        memberColumns([
+          { title: "Ready", kind: "number", figure: (one) => count(one.ready) },
+          { title: "In flight", kind: "number", figure: (one) => count(one.inFlight) },
+          {
+            title: "Oldest waiting",
+            kind: "number",
+            figure: (one) => (isKnown(one.lagMs) && Number(one.lagMs) === 0 ? "nothing waiting" : duration(one.lagMs)),
+          },
+          { title: "Dead letters", kind: "number", figure: (one) => count(one.deadLetters) },
+        ]),
+        parts,
+        { isPast: isMissing },
+      );
+    },
+    { everyMs: REFRESH_MS },
+  );
+  list.hidden = true;
+  return list;
 }
 
 function summary(own) {
@@ -130,17 +160,20 @@ function summary(own) {
 
 // Offsets and times tell how far it is: those of the last message of each queue, and of the last one that it has gone past.
 async function queuesTable(view, name) {
-  const { queueTimeSpanList: spans } = await view.call("Admin/QueryTimeSpan", { group: { name } });
+  const parts = await view.callMembers("Admin/QueryTimeSpan", { group: { name } });
+  const spans = rowsOf(answered(parts), (answer) => answer.queueTimeSpanList);
   const known = (ms) => Number(ms) > 0;
   const stands = await standsOf(view, name, spans.slice(0, QUEUES_SHOWN));
-  const stand = (one) => stands.get(`${one.messageQueue.id} ${one.messageQueue.topic.name}`);
+  const stand = (one) => stands.get(`${one.messageQueue.id} ${one.member} ${one.messageQueue.topic.name}`);
   const notTold = "shown only for topics that you may see, and only for the first ones";
   return [
+    missingParts(parts),
     table(
       `Queues that ${name} reads`,
       [
         { title: "Topic", cell: (one) => topicLink(one.messageQueue.topic.name) },
         { title: "Queue", kind: "number", cell: (one) => String(one.messageQueue.id) },
+        memberColumn(parts),
         { title: "Next offset to read", kind: "number", cell: (one) => count(stand(one)?.nextOffset, notTold) },
         { title: "Max offset", kind: "number", cell: (one) => count(stand(one)?.maximumOffset, notTold) },
         {
@@ -171,7 +204,7 @@ async function queuesTable(view, name) {
               ? badge("warn", `lag ${seconds(one.delayTimeMs)}`)
               : badge("good", "none"),
         },
-      ],
+      ].filter(Boolean),
       spans.slice(0, QUEUES_SHOWN),
       { empty: "The group has read no queue." },
     ),
@@ -186,8 +219,9 @@ async function standsOf(view, group, spans) {
   await Promise.all(
     topics.map(async (topic) => {
       try {
-        const { queues } = await view.call("StorageService/ListQueueSpans", { topic, group, limit: 1000 });
-        for (const one of queues) found.set(`${one.queue} ${topic}`, one);
+        const parts = await view.callMembers("StorageService/ListQueueSpans", { topic, group, limit: 1000 });
+        for (const one of rowsOf(parts, (answer) => answer.queues))
+          found.set(`${one.queue} ${one.member} ${topic}`, one);
       } catch (error) {
         if (isAbort(error) || !["PERMISSION_DENIED", "NOT_FOUND", "UNIMPLEMENTED"].includes(error.code)) throw error;
       }

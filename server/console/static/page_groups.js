@@ -12,7 +12,7 @@ export async function show(view) {
   view.begin("Groups", {
     actions: [h("button", { type: "button", class: "primary", onclick: () => create(view) }, "Create group")],
   });
-  figuresList(view, { kind: "group", method: "OverviewService/ListGroupFigures", draw });
+  figuresList(view, { kind: "group", method: "ListGroupFigures", draw });
   if (view.query("do") === "create") create(view);
 }
 

@@ -3,6 +3,7 @@ import { confirm, field, valuesOf } from "./dialog.js";
 import { announce, h, replace } from "./dom.js";
 import { age, count, isKnown } from "./format.js";
 import { link } from "./links.js";
+import { answered, isMany, memberColumn, missingParts, rowsOf } from "./members.js";
 import { facts, table } from "./table.js";
 import { panel, section } from "./view.js";
 import { countsText, followJob, isOpen, progressBar, stateBadge, workButton } from "./work.js";
@@ -19,18 +20,20 @@ export async function show(view) {
     view,
     "Jobs",
     async () => {
-      const { jobs } = await view.call("JobService/ListJobs");
-      for (const job of jobs.filter((one) => isOpen(one) && one.kind !== "verify" && !followed.has(one.id))) {
-        followed.add(job.id);
+      const parts = await view.callMembers("JobService/ListJobs");
+      const jobs = newestFirst(rowsOf(answered(parts), (answer) => answer.jobs));
+      const key = (one) => `${one.member} ${one.id}`;
+      for (const job of jobs.filter((one) => isOpen(one) && one.kind !== "verify" && !followed.has(key(one)))) {
+        followed.add(key(job));
         open.append(
           h(
             "div",
             { class: "panel" },
-            followJob(view, job, () => list.refresh()),
+            followJob(view.on(job.member), job, () => list.refresh()),
           ),
         );
       }
-      return jobsTable(jobs);
+      return [missingParts(parts), jobsTable(view, parts, jobs)];
     },
     { everyMs: ROUND_MS },
   );
@@ -38,11 +41,19 @@ export async function show(view) {
   view.add(open, list, verifications, begin(view, verifications));
 }
 
-function jobsTable(jobs) {
+// Ids of jobs and verifications are the times when they were begun.
+const newestFirst = (rows) => rows.sort((one, other) => Number(other.id) - Number(one.id));
+
+function jobsTable(view, parts, jobs) {
   return table(
     "Jobs, the newest first",
     [
-      { title: "Job", cell: (one) => link(["jobs", one.id], `${one.kind}${one.dryRun ? ", dry run" : ""}`) },
+      {
+        title: "Job",
+        cell: (one) =>
+          link(["jobs", one.id], `${one.kind}${one.dryRun ? ", dry run" : ""}`, { member: view.on(one.member).member }),
+      },
+      memberColumn(parts),
       { title: "State", cell: (one) => stateBadge(one.state) },
       { title: "Begun", cell: (one) => age(one.id) },
       { title: "Asked by", cell: (one) => one.askedBy || h("span", { class: "none" }, "nobody said") },
@@ -51,7 +62,7 @@ function jobsTable(jobs) {
       { title: "Progress", cell: (one) => countsText(one.counts) },
       { title: "Ended", cell: (one) => (isKnown(one.endedAtMs) ? age(one.endedAtMs) : "not yet") },
       { title: "Remark", kind: "wide", cell: (one) => one.remark ?? "" },
-    ],
+    ].filter(Boolean),
     jobs,
     { empty: "No jobs." },
   );
@@ -77,22 +88,25 @@ export function aboutText(job) {
 const isSweep = (one) => one.askedBy === "the broker";
 
 async function verificationsView(view) {
-  const { verifications } = await view.call("VerificationService/ListVerifications");
+  const parts = await view.callMembers("VerificationService/ListVerifications");
+  const verifications = newestFirst(rowsOf(answered(parts), (answer) => answer.verifications));
   const running = verifications.filter((one) => one.state === "running");
   const ended = verifications.filter((one) => one.state !== "running");
   const newest = ended.find((one) => !isSweep(one)) ?? ended[0];
   return [
+    missingParts(parts),
     running.map((one) =>
       h(
         "div",
         { class: "pager" },
         stateBadge("running"),
+        isMany(parts) && h("strong", null, one.member),
         h("span", null, one.progress?.phase ?? "begins"),
         progressBar(one.progress?.done ?? 0, one.progress?.total, "progress of the verification"),
         isSweep(one)
           ? h("span", { class: "none" }, "a sweep of the broker over its log")
           : workButton("Cancel", async () => {
-              await view.call("VerificationService/CancelVerification", { id: one.id });
+              await view.on(one.member).call("VerificationService/CancelVerification", { id: one.id });
               return "cancelled";
             }),
       ),
@@ -101,6 +115,7 @@ async function verificationsView(view) {
       "Verifications, the newest first",
       [
         { title: "Begun", cell: (one) => age(one.id) },
+        memberColumn(parts),
         { title: "State", cell: (one) => stateBadge(one.state) },
         { title: "Asked by", cell: (one) => one.askedBy || h("span", { class: "none" }, "nobody said") },
         {
@@ -121,7 +136,7 @@ async function verificationsView(view) {
         },
         { title: "Ended", cell: (one) => (isKnown(one.endedAtMs) ? age(one.endedAtMs) : "not yet") },
         { title: "Remark", kind: "wide", cell: (one) => one.remark ?? "" },
-      ],
+      ].filter(Boolean),
       verifications,
       { empty: "None." },
     ),
@@ -174,19 +189,21 @@ function begin(view, list) {
       class: "filters",
       onsubmit: async (event) => {
         event.preventDefault();
-        const busyPercent = Number(valuesOf(form).busyPercent);
+        const { busyPercent: typed, member } = valuesOf(form);
+        const busyPercent = Number(typed);
+        const its = member ? view.on(member) : view;
         let begun = null;
         const done = await confirm({
-          title: "Verify the store?",
+          title: member ? `Verify the store of ${member}?` : "Verify the store?",
           label: "Begin",
           body: `The whole log is read in the background, with at most ${busyPercent} percent of one processor core. You can cancel this at any time.`,
           act: async () => {
-            begun = await view.call("VerificationService/BeginVerification", { askedBy: view.askedBy, busyPercent });
+            begun = await its.call("VerificationService/BeginVerification", { askedBy: view.askedBy, busyPercent });
           },
         });
         if (!done) return;
         list.refresh();
-        await watch(view, begun, said);
+        await watch(its, begun, said);
         list.refresh();
       },
     },
@@ -201,12 +218,25 @@ function begin(view, list) {
     }),
     h("button", { type: "submit" }, "Verify the store"),
   );
+  offerMembers(view, form);
   return panel(
     "Verify the store",
     h("p", { class: "lead" }, "Reads the whole log and holds the queues, offsets and indexes against it. Nothing is changed."),
     form,
     said,
   );
+}
+
+// In a cluster, whose store it is; the one of the broker that is asked comes first.
+async function offerMembers(view, form) {
+  try {
+    const parts = await view.callMembers("AdminService/GetBroker");
+    if (!isMany(parts)) return;
+    const there = parts.filter((one) => !one.code).sort((one, other) => other.isSelf - one.isSelf);
+    form.prepend(field({ name: "member", label: "Member", options: there.map((one) => [one.member, one.member]) }));
+  } catch {
+    // who may not look at the cluster verifies the store of the broker that is asked
+  }
 }
 
 // Tells how it goes, until it has ended.

@@ -3,6 +3,7 @@ import { confirm, field, valuesOf } from "./dialog.js";
 import { h, replace } from "./dom.js";
 import { age, badge, count, duration, isKnown } from "./format.js";
 import { address, groupLink, link } from "./links.js";
+import { answered, isMany, memberColumn, missingParts, rowsOf, sumOf } from "./members.js";
 import { groupField, topicField } from "./names.js";
 import { facts, pager, table } from "./table.js";
 import { isAbort, namedPanel, section } from "./view.js";
@@ -45,10 +46,11 @@ export async function show(view) {
 }
 
 async function parents(view) {
-  const { topics, hasMore } = await view.call("OverviewService/ListTopicFigures", { limit: LOOKED_AT });
+  const { topics, hasMore, members } = await view.callFigures("ListTopicFigures", { limit: LOOKED_AT });
   const found = topics.filter((one) => one.topic.type === "TOPIC_TYPE_LITE");
   const bound = found.length ? await readers(view) : new Map();
   return [
+    missingParts(members),
     table(
       "Topics of type lite",
       [
@@ -123,27 +125,33 @@ function look(view, topic, place) {
 const shareText = (share) => (share > 0 && share < 0.001 ? "under 0.1 %" : `${(share * 100).toFixed(1)} %`);
 
 async function statistics(view, topic) {
-  const it = await view.call("LiteTopicService/GetLiteTopicStatistics", { topic });
+  const parts = await view.callMembers("LiteTopicService/GetLiteTopicStatistics", { topic });
+  const its = answered(parts).map((one) => one.answers[0]);
+  // Members have the same lite topics, but for those that got no message there.
+  const most = (name) => (its.every((one) => isKnown(one[name])) ? Math.max(...its.map((one) => Number(one[name]))) : undefined);
+  const it = { ...its[0], liteTopics: most("liteTopics") };
   const share =
     isKnown(it.liteTopics) && isKnown(it.liteTopicsMax) && Number(it.liteTopicsMax) > 0
       ? Number(it.liteTopics) / Number(it.liteTopicsMax)
       : null;
-  return facts([
-    ["Lite topics", count(it.liteTopics, "still being counted after a start")],
+  return [missingParts(parts), facts([
+    [isMany(parts) ? "Lite topics, on the member with most" : "Lite topics", count(it.liteTopics, "still being counted after a start")],
     ["Limit", isKnown(it.liteTopicsMax) ? count(it.liteTopicsMax) : "no limit"],
     share !== null && ["Share of the quota", badge(share > 0.9 ? "warn" : "good", `in use: ${shareText(share)}`)],
     ["Kept after the last message for", isKnown(it.ttlMs) ? duration(it.ttlMs) : "ever"],
-  ]);
+  ])];
 }
 
 async function load(view, topic, { prefix }, pages, refresh) {
-  const answer = await view.call("LiteTopicService/ListLiteTopics", {
+  const parts = await view.callMembers("LiteTopicService/ListLiteTopics", {
     topic,
     prefix,
     after: pages.after ?? "",
     limit: LIMIT,
   });
+  const { liteTopics, hasMore } = liteTopicsOf(answered(parts));
   return [
+    missingParts(parts),
     table(
       `Lite topics of ${topic}`,
       [
@@ -154,10 +162,11 @@ async function load(view, topic, { prefix }, pages, refresh) {
         {
           title: "Messages",
           kind: "number",
-          cell: (one) => count(BigInt(one.maximumOffset) - BigInt(one.minimumOffset)),
+          cell: (one) => count(one.messages),
         },
-        { title: "First offset", kind: "number", cell: (one) => count(one.minimumOffset) },
-        { title: "Next offset", kind: "number", cell: (one) => count(one.maximumOffset) },
+        isMany(parts) && { title: "Members", cell: (one) => (one.members.length === parts.length ? "all" : one.members.join(", ")) },
+        !isMany(parts) && { title: "First offset", kind: "number", cell: (one) => count(one.minimumOffset) },
+        !isMany(parts) && { title: "Next offset", kind: "number", cell: (one) => count(one.maximumOffset) },
         {
           title: "Last message",
           cell: (one) =>
@@ -169,12 +178,34 @@ async function load(view, topic, { prefix }, pages, refresh) {
           kind: "act",
           cell: (one) => workButton("Delete", () => remove(view, topic, one, refresh), { className: "quiet danger" }),
         },
-      ],
-      answer.liteTopics,
+      ].filter(Boolean),
+      liteTopics,
       { empty: prefix ? "No name begins with this." : "There is none." },
     ),
-    pages.bar({ next: answer.hasMore ? answer.liteTopics.at(-1).name : null, refresh }),
+    pages.bar({ next: hasMore ? liteTopics.at(-1).name : null, refresh }),
   ];
+}
+
+// One row for each name, with the sums of all members. The page ends where the first member's page does.
+function liteTopicsOf(parts) {
+  const ends = parts.filter((one) => one.answers[0].hasMore).map((one) => one.answers[0].liteTopics.at(-1).name);
+  const end = ends.length ? ends.reduce((one, other) => (other < one ? other : one)) : null;
+  const byName = new Map();
+  for (const row of rowsOf(parts, (answer) => answer.liteTopics)) {
+    if (end !== null && row.name > end) continue;
+    const messages = Number(row.maximumOffset) - Number(row.minimumOffset);
+    const sum = byName.get(row.name);
+    if (!sum) {
+      byName.set(row.name, { ...row, messages, members: [row.member] });
+      continue;
+    }
+    sum.messages += messages;
+    sum.members.push(row.member);
+    sum.subscribers = Math.max(Number(sum.subscribers), Number(row.subscribers));
+    if (Number(row.lastStoredAtMs ?? 0) > Number(sum.lastStoredAtMs ?? 0)) sum.lastStoredAtMs = row.lastStoredAtMs;
+  }
+  const names = [...byName.keys()].sort((one, other) => (one < other ? -1 : 1));
+  return { liteTopics: names.map((name) => byName.get(name)), hasMore: end !== null };
 }
 
 async function remove(view, topic, one, refresh) {
@@ -185,10 +216,15 @@ async function remove(view, topic, one, refresh) {
     mustType: one.name,
     body: [
       "Its queue and the progress of all groups in it are deleted: ",
-      count(BigInt(one.maximumOffset) - BigInt(one.minimumOffset)),
+      count(one.messages),
       " messages. The messages stay in the queues of the parent topic. A later message creates the lite topic again.",
     ],
-    act: () => view.call("LiteTopicService/DeleteLiteTopic", { topic, liteTopic: one.name }),
+    act: () =>
+      Promise.all(
+        one.members.map((member) =>
+          view.on(member).call("LiteTopicService/DeleteLiteTopic", { topic, liteTopic: one.name }),
+        ),
+      ),
   });
   if (done) refresh();
   return done ? "deleted" : null;
@@ -226,9 +262,30 @@ function backlog(view, topic) {
   return namedPanel(3, "Lite topics with the largest lag", form, place);
 }
 
+const BACKLOG_ROWS = 50;
+
+// Those with most before them, of all members; what waits for a client is a sum, as it receives from all of them.
+function backlogOf(parts) {
+  const clients = new Map();
+  for (const row of rowsOf(parts, (answer) => answer.clients)) {
+    const known = clients.get(row.clientId);
+    if (known) known.liteTopicsReady = Number(known.liteTopicsReady) + Number(row.liteTopicsReady);
+    else clients.set(row.clientId, row);
+  }
+  const liteTopics = rowsOf(parts, (answer) => answer.liteTopics).sort((one, other) => Number(other.ready) - Number(one.ready));
+  return {
+    isComplete: parts.every((one) => one.answers[0].isComplete),
+    lookedAt: sumOf(parts, (one) => one.lookedAt),
+    liteTopics: liteTopics.slice(0, BACKLOG_ROWS),
+    clients: [...clients.values()],
+  };
+}
+
 async function backlogTables(view, topic, group) {
-  const it = await view.call("LiteTopicService/ListLiteBacklog", { topic, group, limit: 50 });
+  const parts = await view.callMembers("LiteTopicService/ListLiteBacklog", { topic, group, limit: BACKLOG_ROWS });
+  const it = backlogOf(answered(parts));
   return [
+    missingParts(parts),
     !it.isComplete &&
       h(
         "p",
@@ -239,9 +296,10 @@ async function backlogTables(view, topic, group) {
       "Lite topics with the largest lag of the group",
       [
         { title: "Lite topic", cell: (one) => link(["messages"], one.liteTopic, { topic, lite: one.liteTopic }) },
+        memberColumn(parts),
         { title: "Ready", kind: "number", cell: (one) => count(one.ready) },
         { title: "Oldest waiting since", cell: (one) => age(one.oldestStoredAtMs, "its record cannot be read") },
-      ],
+      ].filter(Boolean),
       it.liteTopics,
       { empty: "The group has no lag." },
     ),

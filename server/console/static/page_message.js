@@ -4,6 +4,7 @@ import { confirm } from "./dialog.js";
 import { h } from "./dom.js";
 import { bytes, count, exact, isKnown, time } from "./format.js";
 import { link, messageLink, topicLink } from "./links.js";
+import { answered, isMany } from "./members.js";
 import { messageOf } from "./messages_table.js";
 import { topicField } from "./names.js";
 import { unread } from "./page_messages.js";
@@ -20,10 +21,11 @@ export async function show(view) {
     lead: [link(["messages"], "Messages", { topic }), " of ", topic ? topicLink(topic) : "all topics"],
   });
   const which = id ? { id } : { place: { queue: Number(queue), offset } };
-  const answer = await view.call("QueryService/GetMessage", { topic, ...which });
-  const message = messageOf(answer.message);
+  const { member, answer, parts } = await found(view, { topic, ...which });
+  view.member = member;
+  const message = { ...messageOf(answer.message), member: isMany(parts) ? member || view.session.broker : member };
   const here = answer.message.queues?.[0] ?? message;
-  const beside = neighbours({ topic: here.topic || topic, queue: here.queue, offset: Number(here.offset) });
+  const beside = neighbours({ member, topic: here.topic || topic, queue: here.queue, offset: Number(here.offset) });
   if (message.problem) {
     view.add(
       panel(
@@ -60,9 +62,18 @@ export async function show(view) {
   );
 }
 
+// A place is one of a member; an id is looked for on all of them.
+async function found(view, request) {
+  if (!request.id) return { member: view.member, answer: await view.call("QueryService/GetMessage", request), parts: [] };
+  const parts = await view.callMembers("QueryService/GetMessage", request);
+  const [first] = answered(parts, ["NOT_FOUND"]);
+  return { member: first.isSelf ? "" : first.member, answer: first.answers[0], parts };
+}
+
 function headFacts(it) {
   return facts([
     ["Topic", topicLink(it.topic)],
+    it.member && ["Member", it.member],
     ["Queue and offset", `${it.queue} / ${it.offset}`],
     ["Stored", time(it.storedAtMs)],
     ["Born", time(it.bornAtMs)],
@@ -82,13 +93,13 @@ function headFacts(it) {
   ]);
 }
 
-function neighbours({ topic, queue, offset }) {
+function neighbours({ member, topic, queue, offset }) {
   if (!Number.isFinite(offset)) return null;
   return h(
     "p",
     { class: "pager" },
-    offset > 0 && messageLink(topic, queue, offset - 1, "Previous"),
-    messageLink(topic, queue, offset + 1, "Next"),
+    offset > 0 && messageLink(topic, queue, offset - 1, "Previous", member),
+    messageLink(topic, queue, offset + 1, "Next", member),
     link(["messages"], "Those behind it", { topic, queue, how: "offset", offset }),
   );
 }

@@ -4,6 +4,7 @@ import { field, valuesOf, wrong } from "./dialog.js";
 import { h, replace } from "./dom.js";
 import { count, isKnown, localInputMs, time } from "./format.js";
 import { address, link } from "./links.js";
+import { answered, isMany, Merged, missingParts, rowsOf } from "./members.js";
 import { firstSteps } from "./first_steps.js";
 import { exportButtons } from "./export.js";
 import { messageOf, messageRow, messagesTable } from "./messages_table.js";
@@ -148,13 +149,16 @@ function look(view, values, place) {
 
 async function byId(view, topic, values) {
   if (!values.id.trim()) throw wrong("Message id: required");
-  const answer = await view.call("QueryService/GetMessage", { topic, id: values.id.trim() });
-  const message = messageOf(answer.message);
+  const parts = await view.callMembers("QueryService/GetMessage", { topic, id: values.id.trim() });
+  const there = answered(parts, ["NOT_FOUND"]);
   return [
-    answer.sameId > 1 &&
-      h("p", { class: "notice info" }, `● ${answer.sameId} messages have this id; this is the newest.`),
-    unread(answer.unread),
-    messagesTable("The message", [message]),
+    missingParts(parts, ["NOT_FOUND"]),
+    there.map(({ answers: [answer] }) => [
+      answer.sameId > 1 &&
+        h("p", { class: "notice info" }, `● ${answer.sameId} messages have this id; this is the newest.`),
+      unread(answer.unread),
+    ]),
+    messagesTable("The message", rowsOf(there, (answer) => [messageOf(answer.message)]), { parts }),
   ];
 }
 
@@ -162,25 +166,28 @@ async function byKey(view, topic, values, pages, refresh) {
   if (!values.key.trim()) throw wrong("Key: required");
   const limit = Number(values.limit);
   const skip = pages.after ?? 0;
-  const answer = await view.call("QueryService/QueryMessages", { topic, key: values.key.trim(), limit, skip });
-  const behind = BigInt(answer.dispatchedOffset) > BigInt(answer.indexedOffset);
+  const parts = await view.callMembers("QueryService/QueryMessages", { topic, key: values.key.trim(), limit, skip });
+  const answers = answered(parts).flatMap((one) => one.answers);
+  const behind = answers.some((one) => BigInt(one.dispatchedOffset) > BigInt(one.indexedOffset));
+  const messages = rowsOf(parts, (answer) => answer.messages.map(messageOf)).sort(isNewer);
   return [
-    unread(answer.unread),
+    missingParts(parts),
+    unread(answers.flatMap((one) => one.unread ?? [])),
     behind && h("p", { class: "notice warn" }, "▲ The index is still catching up: newer messages may be missing."),
-    messagesTable("Messages with this key", answer.messages.map(messageOf), {
-      empty: "No message of the topic has this key.",
-    }),
+    messagesTable("Messages with this key", messages, { empty: "No message of the topic has this key.", parts }),
     pages.bar({
-      next: answer.hasMore || answer.messages.length === limit ? skip + answer.messages.length : null,
+      next: answers.some((one) => one.hasMore || one.messages.length === limit) ? skip + limit : null,
       refresh,
-      extra: saving(topic, answer.messages),
+      extra: saving(topic, messages),
       note: link(["trace"], "What has become of them", { topic, key: values.key.trim() }),
     }),
   ];
 }
 
+const isNewer = (one, other) => other.storedAtMs - one.storedAtMs;
+
 function saving(topic, found) {
-  return found.length > 0 && exportButtons(`${topic}-messages`, found.map((one) => messageRow(messageOf(one))));
+  return found.length > 0 && exportButtons(`${topic}-messages`, found.map(messageRow));
 }
 
 export function unread(files) {
@@ -203,7 +210,13 @@ function passedOver(damaged) {
       { class: "notice bad" },
       h("p", null, "✖ Damaged records are passed over. A group goes on behind one with the command."),
       damaged.map((one) =>
-        h("p", null, `Queue ${one.queue}, offset ${one.offset}: ${one.reason} `, h("code", null, one.command)),
+        h(
+          "p",
+          null,
+          one.of && h("strong", null, `${one.of}: `),
+          `Queue ${one.queue}, offset ${one.offset}: ${one.reason} `,
+          h("code", null, one.command),
+        ),
       ),
     )
   );
@@ -223,8 +236,7 @@ async function browse(view, topic, values, pages, refresh) {
     filter: filterOf(values),
   };
   if (values.queue !== "") request.queue = Number(values.queue);
-  if (pages.after !== undefined) request.cursor = pages.after;
-  else if (values.how === "time") {
+  if (values.how === "time") {
     const since = localInputMs(values.time);
     if (since === null) throw wrong("Time: required");
     request.storedMs = String(since);
@@ -232,24 +244,73 @@ async function browse(view, topic, values, pages, refresh) {
     if (values.offset === "" || values.queue === "") throw wrong("Queue and offset: say both");
     request.offset = values.offset;
   }
-  const answer = await view.call("BrowsingService/BrowseMessages", request);
-  const isEarly = isKnown(answer.lookedAt) && answer.next !== undefined && answer.messages.length < request.limit;
+  const at = pages.after ?? 0;
+  pages.found ??= new Browsed(view, request);
+  const { messages, lookedAt, lookedUpToMs, damaged, isOver } = await pages.found.page(at);
+  const { parts } = pages.found;
   return [
-    passedOver(answer.damaged),
-    messagesTable("Messages", answer.messages.map(messageOf), {
-      empty: answer.next === undefined ? "There are none." : "None so far; Next continues the search.",
+    missingParts(parts),
+    passedOver(damaged),
+    messagesTable("Messages", messages, {
+      empty: isOver ? "There are none." : "None so far; Next continues the search.",
+      parts,
     }),
     pages.bar({
-      next: answer.next ?? null,
+      next: isOver ? null : at + 1,
       refresh,
       note: [
-        count(answer.lookedAt),
+        count(lookedAt),
         " checked",
-        isKnown(answer.lookedUpToMs) && [", up to ", time(answer.lookedUpToMs)],
-        isEarly && "; Next continues the search",
-        answer.next === undefined && "; end reached",
+        isKnown(lookedUpToMs) && [", up to ", time(lookedUpToMs)],
+        !isOver && messages.length < request.limit && "; Next continues the search",
+        isOver && "; end reached",
       ],
-      extra: saving(topic, answer.messages),
+      extra: saving(topic, messages),
     }),
   ];
+}
+
+// The pages of a search through the messages of all members, in one order. Those that were shown are kept for the way
+// back.
+class Browsed {
+  constructor(view, request) {
+    this.view = view;
+    this.request = request;
+    this.pages = [];
+    this.parts = [];
+  }
+
+  async page(at) {
+    while (this.pages.length <= at) this.pages.push(await this.next());
+    return this.pages[at];
+  }
+
+  async next() {
+    this.round = { lookedAt: 0, ends: [], damaged: [] };
+    this.merged ??= await this.begun();
+    const messages = await this.merged.page(this.request.limit);
+    const { lookedAt, ends, damaged } = this.round;
+    const known = ends.filter(isKnown).map(Number);
+    const lookedUpToMs = known.length ? Math[this.request.isAscending ? "max" : "min"](...known) : undefined;
+    return { messages, lookedAt, lookedUpToMs, damaged, isOver: this.merged.isOver };
+  }
+
+  async begun() {
+    this.parts = await this.view.callMembers("BrowsingService/BrowseMessages", this.request);
+    const first = answered(this.parts).map((one) => this.taken(one.member, one.answers[0]));
+    const ask = async (member, cursor) => {
+      const more = { ...this.request, cursor, storedMs: undefined, offset: undefined };
+      return this.taken(member, await this.view.on(member).call("BrowsingService/BrowseMessages", more));
+    };
+    const by = this.request.isAscending ? 1 : -1;
+    return new Merged(first, ask, (one, other) => by * (one.storedAtMs - other.storedAtMs) < 0);
+  }
+
+  taken(member, answer) {
+    this.round.lookedAt += Number(answer.lookedAt);
+    this.round.ends.push(answer.lookedUpToMs);
+    const of = isMany(this.parts) ? member : "";
+    this.round.damaged.push(...(answer.damaged ?? []).map((one) => ({ ...one, of })));
+    return { member, rows: answer.messages.map((one) => ({ ...messageOf(one), member })), next: answer.next ?? null };
+  }
 }

@@ -2,6 +2,7 @@
 import { confirm } from "./dialog.js";
 import { announce, h, replace } from "./dom.js";
 import { badge, bytes, count, counted, isKnown, time } from "./format.js";
+import { addMemberTabs } from "./members.js";
 import { facts, table } from "./table.js";
 import { panel, section } from "./view.js";
 import { progressBar, workButton } from "./work.js";
@@ -21,6 +22,9 @@ export async function show(view) {
   view.begin("Migration", {
     lead: "Consume queues move from files to RocksDB while the broker serves. Every step except the last can be taken back.",
   });
+  const members = h("div");
+  view.add(members);
+  addMemberTabs(view, ["migration"], members);
   const buttons = h("div", { class: "pager" });
   const outcome = h("div", { role: "status" });
   let shownPhase = null;

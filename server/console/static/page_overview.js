@@ -4,6 +4,7 @@ import { age, badge, bytes, count, counted, countText, duration, exact, isKnown,
 import { Hour, sparkline } from "./hour.js";
 import { icon } from "./icons.js";
 import { address, link } from "./links.js";
+import { together } from "./pages.js";
 import { facts, table } from "./table.js";
 import { section } from "./view.js";
 import { copyButton } from "./work.js";
@@ -39,7 +40,7 @@ function overviews(view, state) {
   state.now ??= view.call("OverviewService/ListOverviews").then(({ members }) => {
     const own = members.find((one) => one.isSelf) ?? members[0];
     if (own?.overview) {
-      const detail = { overview: own.overview, members: members.length };
+      const detail = { overview: together(members), members: members.length };
       window.dispatchEvent(new CustomEvent("overview", { detail }));
     }
     return { members, own };
@@ -64,6 +65,7 @@ function figures({ members, own }, hour) {
   const [ready, flying] = [sum(members, "readyMessages"), sum(members, "inFlightMessages")];
   const lags = there.map((one) => one.overview.lagMs).filter(isKnown);
   const oldest = lags.length ? Math.max(...lags.map(Number)) : undefined;
+  const fullest = there.map((one) => one.overview).reduce((one, other) => (share(other) > share(one) ? other : one));
   const p99 = hour.lastOf("send_p99_ms");
   const busiest = { order: "FIGURE_ORDER_BUSIEST" };
   const behind = { order: "FIGURE_ORDER_LAG" };
@@ -75,13 +77,21 @@ function figures({ members, own }, hour) {
       card(["topics", busiest], "Messages out", rate(sum(members, "receivedPerSecond")), [count(sum(members, "received")), " since the start"], hour, SPARKS[1]),
       card(["groups", behind], "Waiting", [most(ready), count(ready, notCounted)], [count(flying, notCounted), " in flight"], hour, SPARKS[2]),
       card(["groups", behind], "Oldest waits", oldest === 0 && isWhole ? "nothing" : [most(oldest), duration(oldest, notCounted)], "of all groups", hour, SPARKS[3]),
-      card(["stages"], "Sends, p99", p99 === undefined ? unknown("nothing was sent in the last hour") : duration(p99), "from request to answer", hour, SPARKS[4]),
-      card(["storage"], "Disk used", diskUsed(it), [bytes(it.diskFree), " free"], hour, SPARKS[5]),
+      card(["stages"], "Sends, p99", p99 === undefined ? unknown("nothing was sent in the last hour") : duration(p99), there.length > 1 ? "of the slowest member" : "from request to answer", hour, SPARKS[4]),
+      card(["storage"], "Disk used", diskUsed(fullest), [bytes(fullest.diskFree), " free", there.length > 1 && ` on ${fullest.broker.name}`], hour, SPARKS[5]),
     ),
     members.length > 1 &&
-      h("p", { class: "note" }, `Of ${counted(there.length, "broker")} that answered; lines, p99 and disk are of this one.`),
+      h(
+        "p",
+        { class: "note" },
+        there.length < members.length
+          ? `Of ${there.length} of ${members.length} members: what the others have is missing.`
+          : `Of all ${members.length} members.`,
+      ),
   ];
 }
+
+const share = (it) => 1 - Number(it.diskFree) / Number(it.diskTotal);
 
 const notCounted = "no group is in memory, or no group was counted yet";
 
@@ -100,18 +110,19 @@ function card([page, query], name, value, note, hour, series) {
 
 function concerns({ members }) {
   const rows = members.flatMap((one) => {
-    if (!one.overview) return [{ member: one, text: one.problem || "no answer", isBad: true }];
+    if (!one.overview) return [{ member: one, text: "does not answer", why: why(one), isBad: true }];
     const readiness =
       one.overview.readiness === "ready"
         ? []
         : [{ member: one, text: `not ready: ${one.overview.readiness}`, isBad: true }];
     return [...readiness, ...concernsOf(one)];
   });
+  const concerned = sameOnes(rows);
   if (!rows.length) return h("p", { class: "clear" }, badge("good", "All clear"), " Nothing needs you.");
   return h(
     "ul",
     { class: "concern-list" },
-    rows.map((row) =>
+    concerned.map((row) =>
       h(
         "li",
         null,
@@ -122,16 +133,29 @@ function concerns({ members }) {
           h(
             "p",
             null,
-            members.length > 1 && h("strong", null, `${row.member.name}: `),
+            members.length > 1 && h("strong", null, `${row.names.join(", ")}: `),
             row.text,
+            row.why && [" ", h("span", { class: "none" }, `(${row.why})`)],
             Number(row.sinceMs) > 0 && [" ", h("span", { class: "none" }, "began ", age(row.sinceMs))],
           ),
           row.command && h("p", { class: "concern-command" }, h("code", null, row.command), copyButton(row.command, "Copy the command")),
         ),
-        row.page && row.member.isSelf && pageLink(row.page),
+        row.page && pageLink(row.page),
       ),
     ),
   );
+}
+
+// What several members say in the same words is said once, since when the first of them said so.
+function sameOnes(rows) {
+  const found = new Map();
+  for (const row of rows) {
+    const key = `${row.text} ${row.why ?? ""} ${row.command ?? ""}`;
+    const known = found.get(key);
+    if (known) known.names.push(row.member.name);
+    else found.set(key, { ...row, names: [row.member.name] });
+  }
+  return [...found.values()].sort((one, other) => other.isBad - one.isBad);
 }
 
 function pageLink(page) {
@@ -157,7 +181,8 @@ function stateOf(member) {
   );
 }
 
-const why = (member) => member.problem || "the member did not answer";
+// gRPC's own words end with the short reason.
+const why = (member) => (member.problem || "the member did not answer").split(": ").at(-1).toLowerCase();
 
 function figure(member, show_) {
   return member.overview ? show_(member.overview) : unknown(why(member));
@@ -189,15 +214,18 @@ function membersTable({ members }) {
       {
         title: "Sent yesterday",
         kind: "number",
+        less: true,
         cell: (one) => figure(one, (it) => count(it.sentYesterday, partOfDay)),
       },
       {
         title: "Received yesterday",
         kind: "number",
+        less: true,
         cell: (one) => figure(one, (it) => count(it.receivedYesterday, partOfDay)),
       },
     ],
     members,
+    { isPast: (one) => !one.overview },
   );
 }
 

@@ -2,6 +2,7 @@
 import { h } from "./dom.js";
 import { age, badge, count, duration, durationText, exact, unknown } from "./format.js";
 import { topicLink } from "./links.js";
+import { answered, memberColumn, missingParts, rowsOf, sumOf } from "./members.js";
 import { facts, table } from "./table.js";
 import { section } from "./view.js";
 
@@ -14,11 +15,14 @@ export async function show(view) {
   });
   let answer = null;
   const now = () => {
-    answer ??= view.call("StorageService/ListPending", { limit: LIMIT });
+    answer ??= view.callMembers("StorageService/ListPending", { limit: LIMIT });
     return answer;
   };
   const sections = [
-    section(view, "How many", async () => figures(await now())),
+    section(view, "How many", async () => {
+      const parts = await now();
+      return [missingParts(parts), figures(together(answered(parts)))];
+    }),
     section(view, "Timers, the next one first", async () => timers(await now())),
     section(view, "Transactions, the oldest first", async () => transactions(await now())),
   ];
@@ -27,6 +31,22 @@ export async function show(view) {
     answer = null;
     for (const one of sections) one.refresh();
   });
+}
+
+// The figures of all members together: the latest of all is told.
+function together(parts) {
+  const its = parts.map((one) => one.answers[0]);
+  const due = its[0].due.map((bucket) => ({
+    withinMs: bucket.withinMs,
+    timers: sumOf(parts, (one) => one.due.find((other) => other.withinMs === bucket.withinMs)?.timers),
+  }));
+  return {
+    timers: sumOf(parts, (one) => one.timers),
+    transactions: sumOf(parts, (one) => one.transactions),
+    lateMs: Math.max(...its.map((one) => Number(one.lateMs))),
+    due,
+    dueLookedAt: sumOf(parts, (one) => one.dueLookedAt),
+  };
 }
 
 function figures(it) {
@@ -66,35 +86,42 @@ const topicOf = (one) => (one.topic ? topicLink(one.topic) : unknown("the record
 const idOf = (one) =>
   one.messageId ? h("span", { class: "mono" }, one.messageId) : unknown("the record cannot be read");
 
-function timers(it) {
+const by = (name) => (one, other) => Number(one[name]) - Number(other[name]);
+
+function timers(parts) {
+  const rows = rowsOf(parts, (answer) => answer.firstTimers).sort(by("dueAtMs")).slice(0, LIMIT);
   return table(
     "Timers",
     [
-      { title: "Topic", cell: topicOf },
-      { title: "Id", kind: "wide", cell: idOf },
       { title: "Due", cell: (one) => age(one.dueAtMs) },
+      { title: "Topic", cell: topicOf },
+      { title: "Id", kind: "wide", less: true, cell: idOf },
+      memberColumn(parts),
       { title: "Location in the log", kind: "number", less: true, cell: (one) => exact(one.physicalOffset) },
-    ],
-    it.firstTimers,
-    { empty: "No delayed messages are pending." },
+    ].filter(Boolean),
+    rows,
+    { empty: "No delayed messages are pending.", lines: true },
   );
 }
 
-function transactions(it) {
+function transactions(parts) {
+  const rows = rowsOf(parts, (answer) => answer.firstTransactions).sort(by("storedAtMs")).slice(0, LIMIT);
   return table(
     "Transactions",
     [
-      { title: "Topic", cell: topicOf },
-      { title: "Id", kind: "wide", cell: idOf },
       { title: "Stored", cell: (one) => age(one.storedAtMs) },
+      { title: "Topic", cell: topicOf },
+      { title: "Id", kind: "wide", less: true, cell: idOf },
+      memberColumn(parts),
       {
         title: "Checks sent",
         kind: "number",
+        less: true,
         cell: (one) => count(one.checks, "not among the next transactions to be checked"),
       },
-      { title: "Next check", cell: (one) => age(one.nextCheckAtMs) },
-    ],
-    it.firstTransactions,
-    { empty: "No pending transactions." },
+      { title: "Next check", less: true, cell: (one) => age(one.nextCheckAtMs) },
+    ].filter(Boolean),
+    rows,
+    { empty: "No pending transactions.", lines: true },
   );
 }

@@ -1,4 +1,6 @@
 // Where the time of sends and receives goes.
+import { h } from "./dom.js";
+import { addMemberTabs } from "./members.js";
 import { SLOW_SECONDS, stagesTable } from "./stages.js";
 import { section } from "./view.js";
 
@@ -8,6 +10,9 @@ export async function show(view) {
   view.begin("Time by stage", {
     lead: `Stages of sends and receives: first since the start, then since the previous refresh. Slow: p99 above ${SLOW_SECONDS} s.`,
   });
+  const members = h("div");
+  view.add(members);
+  addMemberTabs(view, ["stages"], members);
   const state = { before: null, last: null };
   const load = async () => {
     const overview = await view.call("OverviewService/GetOverview");

@@ -4,6 +4,7 @@ import { h, replace } from "./dom.js";
 import { expiryPanel } from "./expiry.js";
 import { age, badge, bytes, count, counted, duration, isKnown, percent, time, unknown } from "./format.js";
 import { link } from "./links.js";
+import { isMany, isMissing, memberColumns, memberTabs } from "./members.js";
 import { topicField } from "./names.js";
 import { spansTable } from "./page_topic.js";
 import { facts, pager, table } from "./table.js";
@@ -12,6 +13,7 @@ import { workButton } from "./work.js";
 
 export async function show(view) {
   view.begin("Storage");
+  const members = membersOf(view);
   let storage = null;
   const now = () => {
     storage ??= view.call("StorageService/GetStorage");
@@ -22,23 +24,54 @@ export async function show(view) {
   const parts = section(view, "Other data", async () => partsView(await now()));
   const anew = () => {
     storage = null;
-    for (const one of [disk, segments, parts]) one.refresh();
+    for (const one of [members, disk, segments, parts]) one.refresh();
   };
-  view.add(disk, expiryPanel(view, anew), segments, spans(view), parts, summary(view), indexFiles(view));
+  view.add(members, disk, expiryPanel(view, anew), segments, spans(view), parts, summary(view), indexFiles(view));
   view.every(30000, anew);
 }
 
-function diskFacts(it) {
+// The disks of all members, and whose the rest of the page is. Nothing of a broker that is alone.
+function membersOf(view) {
+  const list = section(view, "Members", async () => {
+    const parts = await view.callMembers("StorageService/GetStorage");
+    list.hidden = !isMany(parts);
+    return [
+      table(
+        "Storage by member",
+        memberColumns([
+          { title: "State", figure: stateOf },
+          { title: "In use", kind: "number", figure: (it) => percent(it.diskUsedPercent) },
+          { title: "Free", kind: "number", figure: (it) => bytes(it.diskFree) },
+          { title: "Log", kind: "number", figure: (it) => bytes(Number(it.logEnd) - Number(it.logBegin)) },
+          {
+            title: "Oldest message",
+            figure: (it) => age(it.oldestStoredAtMs, "the log is empty, or its first record cannot be read"),
+          },
+        ]),
+        parts,
+        { isPast: isMissing },
+      ),
+      memberTabs(view, ["storage"], parts),
+    ];
+  });
+  list.hidden = true;
+  return list;
+}
+
+function stateOf(it) {
   const used = Number(it.diskUsedPercent);
-  const state = !isKnown(it.diskUsedPercent)
+  return !isKnown(it.diskUsedPercent)
     ? unknown("the system does not report the disk usage")
     : used >= it.refusePercent
       ? badge("bad", "sends are refused")
       : used >= it.forcePercent
         ? badge("warn", "files go before their time")
         : badge("good", "there is room");
+}
+
+function diskFacts(it) {
   return facts([
-    ["State", state],
+    ["State", stateOf(it)],
     ["In use", percent(it.diskUsedPercent)],
     ["Free", [bytes(it.diskFree), " of ", bytes(it.diskTotal)]],
     ["Files are deleted early from", percent(it.forcePercent)],

@@ -1,9 +1,11 @@
 // Messages as they come. What is left out, by the broker or by this page, is counted and shown.
+import { CallError } from "./api.js";
 import { field, valuesOf } from "./dialog.js";
 import { h, replace } from "./dom.js";
 import { badge, count, time } from "./format.js";
 import { address, link } from "./links.js";
 import { preview } from "./body_view.js";
+import { missingParts } from "./members.js";
 import { messageOf, placeLink } from "./messages_table.js";
 import { topicField } from "./names.js";
 import { chooseTopic, filterOf } from "./page_messages.js";
@@ -65,6 +67,9 @@ class Tail {
     this.state = h("span", { role: "status" }, badge("idle", "not begun"));
     this.figures = h("span", { class: "note" });
     this.problem = h("div");
+    this.missing = h("div", { role: "status" });
+    this.parts = new Map();
+    this.isAlone = false;
     this.empty = h("p", { class: "empty" }, "No message yet.");
     this.pauseButton = h(
       "button",
@@ -85,6 +90,7 @@ class Tail {
         this.figures,
       ),
       this.problem,
+      this.missing,
       this.empty,
       this.rows,
     );
@@ -139,6 +145,8 @@ class Tail {
     this.controller = own;
     this.view.signal.addEventListener("abort", () => own.abort(), { once: true });
     this.clear();
+    this.parts.clear();
+    replace(this.missing);
     this.pauseButton.disabled = false;
     this.stopButton.disabled = false;
     this.pause(false);
@@ -151,11 +159,20 @@ class Tail {
     };
     if (values.queue !== "") request.queue = Number(values.queue);
     try {
-      for await (const answer of this.view.stream("BrowsingService/TailMessages", request, own.signal))
-        this.take(answer);
+      for await (const one of this.answers(request, own.signal)) {
+        this.heard(one);
+        if (one.answer) this.take(one);
+      }
+      const over = [...this.parts.values()].find((one) => one.code);
+      if (over) throw new CallError(over.code, `${over.member}: ${over.problem}`, 0);
       if (this.controller === own) this.stop("the broker has ended the live tail");
     } catch (error) {
       if (isAbort(error)) return;
+      if (error.code === "UNIMPLEMENTED" && !this.isAlone) {
+        this.isAlone = true; // a broker of an older version tells of its own messages
+        await this.start(values);
+        return;
+      }
       this.stop("ended");
       replace(
         this.problem,
@@ -172,10 +189,25 @@ class Tail {
     }
   }
 
-  take({ messages, leftOut }) {
+  async *answers(request, signal) {
+    if (!this.isAlone) {
+      yield* this.view.streamMembers("BrowsingService/TailMessages", request, signal);
+      return;
+    }
+    for await (const answer of this.view.stream("BrowsingService/TailMessages", request, signal))
+      yield { member: this.view.session.broker, isSelf: true, answer };
+  }
+
+  // Whose messages come, and whose do not any more.
+  heard({ member, isSelf, code = "", problem = "" }) {
+    this.parts.set(member, { member, isSelf, code: code === "OK" ? "" : code, problem });
+    replace(this.missing, missingParts([...this.parts.values()]));
+  }
+
+  take({ member, answer: { messages, leftOut } }) {
     this.seen += messages.length;
     this.leftOut += Number(leftOut ?? 0);
-    const fresh = messages.map(messageOf);
+    const fresh = messages.map((one) => ({ ...messageOf(one), member }));
     if (this.isPaused) {
       this.held.push(...fresh);
       if (this.held.length > HELD_MAX) this.leftOut += this.held.splice(0, this.held.length - HELD_MAX).length;
@@ -195,6 +227,7 @@ class Tail {
             "li",
             null,
             placeLink(one),
+            this.parts.size > 1 && h("span", { class: "member" }, one.member),
             time(one.storedAtMs),
             one.liteTopic && h("strong", null, one.liteTopic),
             one.tag && h("span", null, one.tag),

@@ -14,7 +14,7 @@ export async function show(view) {
   });
   figuresList(view, {
     kind: "topic",
-    method: "OverviewService/ListTopicFigures",
+    method: "ListTopicFigures",
     draw,
     switches: [["includeSystem", "system", "also the broker's own"]],
   });

@@ -3,6 +3,7 @@ import { field, valuesOf, wrong } from "./dialog.js";
 import { h, replace } from "./dom.js";
 import { localInputMs } from "./format.js";
 import { address } from "./links.js";
+import { answered, missingParts, rowsOf } from "./members.js";
 import { messageOf, messagesTable } from "./messages_table.js";
 import { topicField } from "./names.js";
 import { unread } from "./page_messages.js";
@@ -58,20 +59,23 @@ async function trace(view, values) {
   if (!request.topic || !request.key) throw wrong("Topic and key: both are required");
   const until = localInputMs(values.to);
   if (until !== null) request.toMs = String(until);
-  const answer = await view.call("QueryService/TraceMessages", request);
-  if (!answer.messages.length)
-    return [unread(answer.unread), h("p", { class: "empty" }, "No message of the topic has this key.")];
+  const parts = await view.callMembers("QueryService/TraceMessages", request);
+  const answers = answered(parts).flatMap((one) => one.answers);
+  const notes = [missingParts(parts), unread(answers.flatMap((one) => one.unread ?? []))];
+  const found = rowsOf(parts, (answer) => answer.messages.map((trace) => ({ trace, message: messageOf(trace) })));
+  if (!found.length) return [notes, h("p", { class: "empty" }, "No message of the topic has this key.")];
   return [
-    unread(answer.unread),
-    answer.hasMore && h("p", { class: "notice info" }, "● There are more; a time leads to older ones."),
-    answer.messages.map((one) => {
-      const message = messageOf(one);
-      return h(
-        "div",
-        { class: "traced" },
-        messagesTable(`Message ${message.messageId ?? message.offsetId}`, [message]),
-        traceView(one),
-      );
-    }),
+    notes,
+    answers.some((one) => one.hasMore) && h("p", { class: "notice info" }, "● There are more; a time leads to older ones."),
+    found
+      .sort((one, other) => other.message.storedAtMs - one.message.storedAtMs)
+      .map(({ trace, message, member }) =>
+        h(
+          "div",
+          { class: "traced" },
+          messagesTable(`Message ${message.messageId ?? message.offsetId}`, [{ ...message, member }], { parts }),
+          traceView(trace),
+        ),
+      ),
   ];
 }

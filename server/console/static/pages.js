@@ -43,6 +43,15 @@ const COUNTS = {
   jobs: (it) => it.openJobs,
 };
 
+// What the list of pages counts, of all members that answered: clients and names are the same on each.
+export function together(members) {
+  const there = members.filter((one) => one.overview).map((one) => one.overview);
+  const own = members.find((one) => one.isSelf)?.overview ?? there[0];
+  const sum = (name) =>
+    there.every((one) => one[name] !== undefined) ? there.reduce((all, one) => all + Number(one[name]), 0) : undefined;
+  return { ...own, timers: sum("timers"), transactions: sum("transactions"), openJobs: sum("openJobs") };
+}
+
 export function applies(path, known) {
   return known.overview === null || !APPLIES[path] || APPLIES[path](known);
 }

@@ -2,6 +2,7 @@
 import { field, valuesOf, wrong } from "./dialog.js";
 import { h, replace } from "./dom.js";
 import { badge, count, counted, isKnown, localInputMs, timeText } from "./format.js";
+import { answered, isMany, memberColumn, missingParts, rowsOf } from "./members.js";
 import { topicField } from "./names.js";
 import { table } from "./table.js";
 import { wholeNumber } from "./topic_form.js";
@@ -80,13 +81,22 @@ async function preview(view, group, form, place, done) {
       { earliest: "to the oldest message", latest: "after the newest message", offset: `to offset ${values.offset}` }[
         values.position
       ] ?? `to ${timeText(request.storedSinceMs)}`;
-    try {
-      const { queues } = await view.call("AdminService/ResetOffset", { ...request, dryRun: true });
-      replace(place, smallPreview(view, request, wording, queues, place, done));
-    } catch (error) {
-      if (error.code !== "OUT_OF_RANGE") throw error;
-      replace(place, h("p", { class: "notice info" }, "● ", error.message, ". A job counts first what would change."));
-      await bigPreview(view, request, wording, place, done);
+    const parts = await view.callMembers("AdminService/ResetOffset", { ...request, dryRun: true });
+    const big = parts.find((one) => one.code === "OUT_OF_RANGE");
+    if (!big) {
+      replace(place, smallPreview(view, request, wording, parts, place, done));
+      return;
+    }
+    replace(
+      place,
+      missingParts(parts, ["OUT_OF_RANGE"]),
+      h("p", { class: "notice info" }, "● ", big.problem, ". A job counts first what would change."),
+    );
+    const members = parts.filter((one) => !one.code || one.code === "OUT_OF_RANGE").map((one) => one.member);
+    for (const member of members) {
+      const box = h("div", null, isMany(parts) && h("h3", null, member));
+      place.append(box);
+      await bigPreview(view.on(member), request, wording, box, done);
     }
   } catch (error) {
     replace(place, failure(error));
@@ -106,12 +116,13 @@ function difference(one) {
     : badge("warn", `forward by ${by.toLocaleString("en")}: passed over`);
 }
 
-function queuesTable(queues) {
+function queuesTable(queues, parts) {
   return [
     table(
       "Queues before and after",
       [
         { title: "Queue", kind: "number", cell: (one) => String(one.queue) },
+        memberColumn(parts),
         {
           title: "Before",
           kind: "number",
@@ -120,27 +131,32 @@ function queuesTable(queues) {
         },
         { title: "After", kind: "number", cell: (one) => count(one.newOffset) },
         { title: "Change", cell: difference },
-      ],
+      ].filter(Boolean),
       queues.slice(0, ROWS),
     ),
     queues.length > ROWS && h("p", { class: "note" }, `and ${queues.length - ROWS} more queues`),
   ];
 }
 
-function smallPreview(view, request, wording, queues, place, done) {
+function smallPreview(view, request, wording, parts, place, done) {
+  const there = answered(parts);
+  const queues = rowsOf(there, (answer) => answer.queues);
   const changed = queues.filter(moved).length;
   return [
     h("h3", null, "Dry run: nothing has changed yet"),
-    queuesTable(queues),
+    missingParts(parts),
+    queuesTable(queues, parts),
     h("p", null, `${changed} of ${counted(queues.length, "queue")} of ${request.topic} would be moved ${wording}.`),
     workButton(
       `Reset ${counted(changed, "queue")} now`,
       async () => {
-        const answer = await view.call("AdminService/ResetOffset", { ...request, dryRun: false });
+        const now = await view.callMembers("AdminService/ResetOffset", { ...request, dryRun: false });
+        const reset = rowsOf(answered(now), (answer) => answer.queues);
         replace(
           place,
-          h("p", { class: "notice good" }, `✓ ${counted(answer.queues.filter(moved).length, "queue was", "queues were")} moved ${wording}.`),
-          queuesTable(answer.queues),
+          missingParts(now),
+          h("p", { class: "notice good" }, `✓ ${counted(reset.filter(moved).length, "queue was", "queues were")} moved ${wording}.`),
+          queuesTable(reset, now),
         );
         done();
         return "done";

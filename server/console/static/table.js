@@ -8,10 +8,10 @@ const PHONE_ROWS = 20;
 const sorts = new Map();
 
 // `dense` ones stay tables on a phone, and scroll in their box; `narrow` ones are no wider than they must;
-// `lines` has one line for each row. Their rows are
+// `lines` has one line for each row; rows of which `isPast` says so are grey. Their rows are
 // sorted by the head of a column, those of the page that is shown alone.
 // columns: [{title, cell: (row) => node or text, kind: "number" | "wide" | "fill" | "act"}]
-export function table(caption, columns, rows, { empty = "There are none.", dense = false, narrow = false, lines = false } = {}) {
+export function table(caption, columns, rows, { empty = "There are none.", dense = false, narrow = false, lines = false, isPast = null } = {}) {
   if (!rows.length) return h("p", { class: "empty" }, empty);
   const body = h(
     "tbody",
@@ -19,7 +19,7 @@ export function table(caption, columns, rows, { empty = "There are none.", dense
     rows.map((row) =>
       h(
         "tr",
-        { role: "row" },
+        { role: "row", class: isPast?.(row) ? "past" : null },
         columns.map((one) =>
           h("td", { role: "cell", class: classOf(one), "data-label": one.title }, h("div", null, one.cell(row))),
         ),

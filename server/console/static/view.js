@@ -1,5 +1,5 @@
 // What a page has to work with: its place, its route, calls that end with it, and rounds that go on while it is looked at.
-import { call, callAll, CallError, stream } from "./api.js";
+import { call, callAll, CallError, EVERY, stream } from "./api.js";
 import { announce, h, harmless, newId, replace } from "./dom.js";
 import { address } from "./links.js";
 
@@ -13,6 +13,9 @@ export class View {
     this.timers = new Set();
     this.isPaused = false;
     this.pauseButton = null;
+    const member = this.query("member");
+    // Whose part of the cluster the page shows; the broker that is asked without one.
+    this.member = member === session.broker ? "" : member;
   }
 
   get signal() {
@@ -27,16 +30,50 @@ export class View {
     return this.route.query.get(name) ?? otherwise;
   }
 
+  // The same view, whose calls another member makes.
+  on(member) {
+    return Object.create(this, { member: { value: member === this.session.broker ? "" : member } });
+  }
+
   call(name, body) {
-    return call(name, body, this.signal);
+    return call(name, body, this.signal, this.member);
   }
 
   callAll(name, body) {
-    return callAll(name, body, this.signal);
+    return callAll(name, body, this.signal, this.member);
+  }
+
+  // What each member answers: [{member, isSelf, answers, code, problem}]; without code those that answered. A broker of
+  // an older version answers alone.
+  async callMembers(name, body) {
+    let answers = [];
+    try {
+      answers = await callAll(name, body, this.signal, EVERY);
+    } catch (error) {
+      if (error.code !== "UNIMPLEMENTED") throw error;
+      const own = await call(name, body, this.signal);
+      return [{ member: this.session.broker ?? "", isSelf: true, answers: own.answers ?? [own], code: "" }];
+    }
+    return partsOf(answers);
+  }
+
+  // Figures of all members together, from OverviewService's call of this name.
+  async callFigures(name, body) {
+    try {
+      return await call(`AllMembersService/${name}`, body, this.signal);
+    } catch (error) {
+      if (error.code !== "UNIMPLEMENTED") throw error;
+      return { members: [], ...(await call(`OverviewService/${name}`, body, this.signal)) };
+    }
   }
 
   stream(name, body, signal) {
-    return stream(name, body, signal ?? this.signal);
+    return stream(name, body, signal ?? this.signal, this.member);
+  }
+
+  // The answers of all members as they come: {member, isSelf, answer} or {member, isSelf, code, problem} at its end.
+  streamMembers(name, body, signal) {
+    return stream(name, body, signal ?? this.signal, EVERY);
   }
 
   // The heading, with what stands beside it: links and buttons of the page.
@@ -86,6 +123,18 @@ export class View {
     this.controller.abort();
     for (const timer of this.timers) clearInterval(timer);
   }
+}
+
+function partsOf(answers) {
+  const parts = new Map();
+  for (const one of answers) {
+    const { member, isSelf } = one;
+    if (!parts.has(member)) parts.set(member, { member, isSelf, answers: [], code: "", problem: "" });
+    const part = parts.get(member);
+    if (one.answer) part.answers.push(one.answer);
+    else if (one.code !== "OK") Object.assign(part, { code: one.code, problem: one.problem });
+  }
+  return [...parts.values()].sort((one, other) => one.member.localeCompare(other.member, "en"));
 }
 
 // Where tables are cards, a page of them is long.

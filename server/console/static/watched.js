@@ -1,27 +1,23 @@
-// The figures of one topic or group: as the broker tells them now, and in the last hour.
+// The figures of one topic or group: of all members now, by member, and in the last hour.
 import { ChartSet } from "./chart_set.js";
 import { h } from "./dom.js";
 import { Hour } from "./hour.js";
 import { section } from "./view.js";
 
 const REFRESH_MS = 10000;
-const ROUNDS_MAX = 20;
+const METHODS = { topic: "ListTopicFigures", group: "ListGroupFigures" };
 
-// The figures of this very topic or group; null without any. Names are looked for by what is in them, in order, so that
-// it may be behind others.
+// The figures of this very topic or group, null without any, with who is missing in them: {own, members}.
 export async function figuresOf(view, kind, name) {
-  const method = kind === "topic" ? "OverviewService/ListTopicFigures" : "OverviewService/ListGroupFigures";
-  let after = "";
-  for (let round = 0; round < ROUNDS_MAX; round += 1) {
-    const more = kind === "topic" ? { includeSystem: true } : {};
-    const answer = await view.call(method, { contains: name, after, limit: 100, ...more });
-    const rows = answer[`${kind}s`];
-    const own = rows.find((one) => one[kind].name === name);
-    if (own) return own;
-    if (!answer.hasMore || !rows.length) break;
-    after = rows.at(-1)[kind].name;
-  }
-  return null;
+  const answer = await view.callFigures(METHODS[kind], { names: [name] });
+  return { own: answer[`${kind}s`].find((one) => one[kind].name === name) ?? null, members: answer.members };
+}
+
+// The same of each member, with the name of the figures in the answers: a member without them has an empty one.
+export async function figuresByMember(view, kind, name) {
+  const parts = await view.callMembers(`OverviewService/${METHODS[kind]}`, { names: [name] });
+  for (const part of parts) part.answers = part.answers.map((answer) => answer[`${kind}s`][0] ?? {});
+  return parts;
 }
 
 // A section with charts of rates, backlog and age.

@@ -133,7 +133,8 @@ export function followJob(view, first, ended = null) {
         { class: "line" },
         stateBadge(job.state),
         " ",
-        link(["jobs", job.id], `${job.kind}${job.dryRun ? ", dry run" : ""}`),
+        link(["jobs", job.id], `${job.kind}${job.dryRun ? ", dry run" : ""}`, { member: view.member }),
+        view.member && [" on ", h("strong", null, view.member)],
         " ",
         progressBar(job.done, job.total, `progress of ${job.kind}`),
         isOpen(job) &&

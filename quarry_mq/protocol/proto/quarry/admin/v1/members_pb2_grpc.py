@@ -60,26 +60,6 @@ class MembersServiceStub:
                 request_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.RejoinRequest.SerializeToString,
                 response_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.RejoinResponse.FromString,
                 _registered_method=True)
-        self.AskMembers = channel.unary_stream(
-                '/quarry.admin.v1.MembersService/AskMembers',
-                request_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.AskMembersRequest.SerializeToString,
-                response_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.MemberAnswer.FromString,
-                _registered_method=True)
-        self.ListTopicFigures = channel.unary_unary(
-                '/quarry.admin.v1.MembersService/ListTopicFigures',
-                request_serializer=quarry_dot_admin_dot_v1_dot_overview__pb2.ListTopicFiguresRequest.SerializeToString,
-                response_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.TopicFiguresOfMembers.FromString,
-                _registered_method=True)
-        self.ListGroupFigures = channel.unary_unary(
-                '/quarry.admin.v1.MembersService/ListGroupFigures',
-                request_serializer=quarry_dot_admin_dot_v1_dot_overview__pb2.ListGroupFiguresRequest.SerializeToString,
-                response_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.GroupFiguresOfMembers.FromString,
-                _registered_method=True)
-        self.GetHistory = channel.unary_unary(
-                '/quarry.admin.v1.MembersService/GetHistory',
-                request_serializer=quarry_dot_admin_dot_v1_dot_overview__pb2.GetHistoryRequest.SerializeToString,
-                response_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.HistoryOfMembers.FromString,
-                _registered_method=True)
 
 
 class MembersServiceServicer:
@@ -120,41 +100,6 @@ class MembersServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def AskMembers(self, request, context):
-        """The calls below are answered by a broker that is in no cluster, too: it is the one member then.
-
-        Makes a call of another service of this port on members, for who asks. Each member checks the rights of that user
-        itself, and writes its own audit. An answer comes as soon as its member gives it; a call that streams has many. A
-        member that does not answer, or refuses, is told of without an answer. A member that was silent for
-        `cluster.unreachable_after_ms` is not asked. INVALID_ARGUMENT for calls that members do not make for others: those of
-        this service and of SecurityService.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ListTopicFigures(self, request, context):
-        """OverviewService's pages and history, of all members together. Messages, bytes and rates are sums, lags the longest of
-        all. What one of the members that answered does not know is not set.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ListGroupFigures(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def GetHistory(self, request, context):
-        """Samples of all members, on one grid of times. Rates and counts are sums; lags, percents, delays and clients are the
-        largest of all. What a member does not know is left out of a sample, which is NaN where none knows it.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_MembersServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -182,26 +127,6 @@ def add_MembersServiceServicer_to_server(servicer, server):
                     servicer.Rejoin,
                     request_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.RejoinRequest.FromString,
                     response_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.RejoinResponse.SerializeToString,
-            ),
-            'AskMembers': grpc.unary_stream_rpc_method_handler(
-                    servicer.AskMembers,
-                    request_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.AskMembersRequest.FromString,
-                    response_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.MemberAnswer.SerializeToString,
-            ),
-            'ListTopicFigures': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListTopicFigures,
-                    request_deserializer=quarry_dot_admin_dot_v1_dot_overview__pb2.ListTopicFiguresRequest.FromString,
-                    response_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.TopicFiguresOfMembers.SerializeToString,
-            ),
-            'ListGroupFigures': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListGroupFigures,
-                    request_deserializer=quarry_dot_admin_dot_v1_dot_overview__pb2.ListGroupFiguresRequest.FromString,
-                    response_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.GroupFiguresOfMembers.SerializeToString,
-            ),
-            'GetHistory': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetHistory,
-                    request_deserializer=quarry_dot_admin_dot_v1_dot_overview__pb2.GetHistoryRequest.FromString,
-                    response_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.HistoryOfMembers.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -349,6 +274,111 @@ class MembersService:
             metadata,
             _registered_method=True)
 
+
+class AllMembersServiceStub:
+    """What all members of a cluster answer together. A broker that is in no cluster is the one member.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.AskMembers = channel.unary_stream(
+                '/quarry.admin.v1.AllMembersService/AskMembers',
+                request_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.AskMembersRequest.SerializeToString,
+                response_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.MemberAnswer.FromString,
+                _registered_method=True)
+        self.ListTopicFigures = channel.unary_unary(
+                '/quarry.admin.v1.AllMembersService/ListTopicFigures',
+                request_serializer=quarry_dot_admin_dot_v1_dot_overview__pb2.ListTopicFiguresRequest.SerializeToString,
+                response_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.TopicFiguresOfMembers.FromString,
+                _registered_method=True)
+        self.ListGroupFigures = channel.unary_unary(
+                '/quarry.admin.v1.AllMembersService/ListGroupFigures',
+                request_serializer=quarry_dot_admin_dot_v1_dot_overview__pb2.ListGroupFiguresRequest.SerializeToString,
+                response_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.GroupFiguresOfMembers.FromString,
+                _registered_method=True)
+        self.GetHistory = channel.unary_unary(
+                '/quarry.admin.v1.AllMembersService/GetHistory',
+                request_serializer=quarry_dot_admin_dot_v1_dot_overview__pb2.GetHistoryRequest.SerializeToString,
+                response_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.HistoryOfMembers.FromString,
+                _registered_method=True)
+
+
+class AllMembersServiceServicer:
+    """What all members of a cluster answer together. A broker that is in no cluster is the one member.
+    """
+
+    def AskMembers(self, request, context):
+        """Makes a call of another service of this port on members, for who asks. Each member checks the rights of that user
+        itself, and writes its own audit. An answer comes as soon as its member gives it; a call that streams has many. A
+        member that does not answer, or refuses, is told of without an answer. A member that was silent for
+        `cluster.unreachable_after_ms` is not asked. INVALID_ARGUMENT for calls that members do not make for others: those of
+        this service, of MembersService and of SecurityService.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTopicFigures(self, request, context):
+        """OverviewService's pages and history, of all members together. Messages, bytes and rates are sums, lags the longest of
+        all. What one of the members that answered does not know is not set.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListGroupFigures(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetHistory(self, request, context):
+        """Samples of all members, on one grid of times. Rates and counts are sums; lags, percents, delays and clients are the
+        largest of all. What a member does not know is left out of a sample, which is NaN where none knows it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_AllMembersServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'AskMembers': grpc.unary_stream_rpc_method_handler(
+                    servicer.AskMembers,
+                    request_deserializer=quarry_dot_admin_dot_v1_dot_members__pb2.AskMembersRequest.FromString,
+                    response_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.MemberAnswer.SerializeToString,
+            ),
+            'ListTopicFigures': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTopicFigures,
+                    request_deserializer=quarry_dot_admin_dot_v1_dot_overview__pb2.ListTopicFiguresRequest.FromString,
+                    response_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.TopicFiguresOfMembers.SerializeToString,
+            ),
+            'ListGroupFigures': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListGroupFigures,
+                    request_deserializer=quarry_dot_admin_dot_v1_dot_overview__pb2.ListGroupFiguresRequest.FromString,
+                    response_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.GroupFiguresOfMembers.SerializeToString,
+            ),
+            'GetHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetHistory,
+                    request_deserializer=quarry_dot_admin_dot_v1_dot_overview__pb2.GetHistoryRequest.FromString,
+                    response_serializer=quarry_dot_admin_dot_v1_dot_members__pb2.HistoryOfMembers.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'quarry.admin.v1.AllMembersService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('quarry.admin.v1.AllMembersService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class AllMembersService:
+    """What all members of a cluster answer together. A broker that is in no cluster is the one member.
+    """
+
     @staticmethod
     def AskMembers(request,
             target,
@@ -363,7 +393,7 @@ class MembersService:
         return grpc.experimental.unary_stream(
             request,
             target,
-            '/quarry.admin.v1.MembersService/AskMembers',
+            '/quarry.admin.v1.AllMembersService/AskMembers',
             quarry_dot_admin_dot_v1_dot_members__pb2.AskMembersRequest.SerializeToString,
             quarry_dot_admin_dot_v1_dot_members__pb2.MemberAnswer.FromString,
             options,
@@ -390,7 +420,7 @@ class MembersService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/quarry.admin.v1.MembersService/ListTopicFigures',
+            '/quarry.admin.v1.AllMembersService/ListTopicFigures',
             quarry_dot_admin_dot_v1_dot_overview__pb2.ListTopicFiguresRequest.SerializeToString,
             quarry_dot_admin_dot_v1_dot_members__pb2.TopicFiguresOfMembers.FromString,
             options,
@@ -417,7 +447,7 @@ class MembersService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/quarry.admin.v1.MembersService/ListGroupFigures',
+            '/quarry.admin.v1.AllMembersService/ListGroupFigures',
             quarry_dot_admin_dot_v1_dot_overview__pb2.ListGroupFiguresRequest.SerializeToString,
             quarry_dot_admin_dot_v1_dot_members__pb2.GroupFiguresOfMembers.FromString,
             options,
@@ -444,7 +474,7 @@ class MembersService:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/quarry.admin.v1.MembersService/GetHistory',
+            '/quarry.admin.v1.AllMembersService/GetHistory',
             quarry_dot_admin_dot_v1_dot_overview__pb2.GetHistoryRequest.SerializeToString,
             quarry_dot_admin_dot_v1_dot_members__pb2.HistoryOfMembers.FromString,
             options,

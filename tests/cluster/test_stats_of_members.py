@@ -9,13 +9,13 @@ import pytest
 
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2 import Group, Topic
-from quarry_mq.server.admin_port.cluster.figures import (
-    FiguresOfMembers,
+from quarry_mq.server.admin_port.cluster.relay import Part
+from quarry_mq.server.admin_port.cluster.stats import (
+    StatsOfMembers,
     group_of_members,
     history_of_members,
     topic_of_members,
 )
-from quarry_mq.server.admin_port.cluster.relay import Part
 
 BUSIEST, LAG = pb.FIGURE_ORDER_BUSIEST, pb.FIGURE_ORDER_LAG
 
@@ -128,7 +128,7 @@ def test_the_busiest_of_all_are_those_with_the_largest_sums(
 ) -> None:
     members = Members(m0={"a": 5.0, "b": 4.0}, m1={"a": 1.0, "b": 3.0, "c": 2.0})
     request = pb.ListTopicFiguresRequest(order=order, limit=limit)
-    page = asyncio.run(FiguresOfMembers(members.ask).topics(request))
+    page = asyncio.run(StatsOfMembers(members.ask).topics(request))
     assert [(each.topic.name, each.sent_per_second) for each in page.topics] == found
     assert (page.has_more, page.matching, members.rounds) == (limit == 1, 2, rounds)
     assert [(each.name, each.is_self, each.code) for each in page.members] == [

@@ -19,6 +19,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from quarry_mq.server.admin.pages import GROUPS_SHOWN, LIMIT_DEFAULT, LIMIT_MAX, TOPICS_SHOWN
 from quarry_mq.server.admin.stats import INTERVAL_MS
 from quarry_mq.server.admin_port.cluster.relay import Part
+from quarry_mq.server.cluster.peers import CallEnded
 
 Ask = Callable[[str, bytes], Awaitable[list[Part]]]
 """Make a call, `Service/Method` with a serialized request, on all members."""
@@ -28,7 +29,7 @@ GROUPS: Final = "OverviewService/ListGroupFigures"
 HISTORY: Final = "OverviewService/GetHistory"
 
 OVERLAP_MS: Final = 2 * INTERVAL_MS
-"""How far before the requested time other members' samples are read: they were taken at other moments."""
+"""Other members' samples are read from so far before the requested time: they were taken at other moments."""
 
 _Number = TypeVar("_Number", int, float)
 _Message = TypeVar("_Message", bound=Message)
@@ -137,7 +138,7 @@ def group_weight(order: int, group: pb.GroupFigures) -> float:
 
 
 LARGEST: Final = frozenset({"clients", "loop_late_seconds"})
-"""Series of which the largest value stands for all members, besides those of lags, percents and delays."""
+"""The largest value of these series stands for all members, as with those of lags, percents and delays."""
 
 LARGEST_ENDS: Final = ("_percent", "_ms", "lag_seconds")
 
@@ -183,7 +184,7 @@ def _together(name: str, samples: Sequence[_Samples], at_ms: int) -> float:
     return max(known) if name in LARGEST or name.endswith(LARGEST_ENDS) else sum(known)
 
 
-class FiguresOfMembers:
+class StatsOfMembers:
     """Asks all members for their figures, for one caller."""
 
     def __init__(self, ask: Ask) -> None:
@@ -258,7 +259,13 @@ def member_part(part: Part) -> members_pb.MemberPart:
 
 
 def _parsed(message: type[_Message], parts: Sequence[Part]) -> list[tuple[_Message, bool]]:
-    """Return the answers, each with whether it is this member's own, which comes first."""
+    """Return the answers, each with whether it is this member's own, which comes first.
+
+    Raises CallEnded as this member's own part did: what is wrong with a request is told as such.
+    """
+    for each in parts:
+        if each.is_self and each.is_failed:
+            raise CallEnded(each.code, each.problem)
     found = [(message.FromString(each.answer), each.is_self) for each in parts if each.answer is not None]
     return sorted(found, key=lambda each: not each[1])
 
