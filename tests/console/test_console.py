@@ -113,6 +113,28 @@ def test_a_call_is_answered_in_the_json_of_protobuf(place: Place) -> None:
     assert empty.fields["name"] == "quarry"
 
 
+def test_a_call_is_made_on_members_by_name_or_on_all(place: Place) -> None:
+    call = place.browser.call
+    answers = call("AdminService/GetTopic?members=all", name=TOPIC).fields["answers"]
+    name = answers[0]["member"]
+    assert [(each["member"], each["isSelf"], each["code"]) for each in answers] == [
+        (name, True, ""),
+        (name, True, "OK"),
+    ]
+    assert answers[0]["answer"]["name"] == TOPIC
+    assert call(f"AdminService/GetTopic?member={name}", name=TOPIC).fields["name"] == TOPIC
+    browsed = call(f"BrowsingService/BrowseMessages?member={name}", topic=TOPIC).fields
+    assert browsed["messages"][0]["message"]["message"]["body"]["text"] == "hello"
+    failed = call("AdminService/GetTopic?members=all", name="nothing").fields["answers"]
+    assert [(each["code"], "nothing" in each["problem"]) for each in failed] == [("NOT_FOUND", True)]
+    refused = call(f"AdminService/GetTopic?member={name}", name="nothing")
+    assert (refused.status, refused.code) == (404, "NOT_FOUND")
+    assert call("AdminService/GetTopic?member=nobody", name=TOPIC).status == 404
+    # the status of an answer of RocketMQ's service is told as the end of the call
+    spans = call("Admin/QueryTimeSpan?members=all", group={"name": "nothing"}).fields["answers"]
+    assert spans[0]["code"] == "CONSUMER_GROUP_NOT_FOUND"
+
+
 def test_a_stream_comes_line_by_line_or_whole(place: Place) -> None:
     whole = place.browser.call("AdminService/ListTopics").fields
     assert [topic["name"] for page in whole["answers"] for topic in page["topics"]] == [TOPIC]

@@ -237,6 +237,45 @@ def test_text_stands_out_from_what_is_after_it(scheme: str) -> None:
     assert {pair: ratio for pair, ratio in weak.items() if ratio < CONTRAST_MIN} == {}
 
 
+MERGED: Final = """
+import { Merged, sumOf } from "./members.js";
+const pages = { a: [[9, 8], [4, 1]], b: [[7], [6, 5]], c: [[], [3, 2]] };
+let asked = 0;
+const taken = (member, page) => ({
+  member,
+  rows: pages[member][page].map((at) => ({ at, member })),
+  next: page + 1 < pages[member].length ? page + 1 : null,
+});
+const ask = async (member, cursor) => {
+  asked += 1;
+  return taken(member, cursor);
+};
+const merged = new Merged(Object.keys(pages).map((member) => taken(member, 0)), ask, (one, other) => one.at > other.at);
+const shown = [];
+while (!merged.isOver) shown.push((await merged.page(4)).map((row) => `${row.member}${row.at}`).join(" "));
+const barren = new Merged([{ member: "a", rows: [{ at: 1 }], next: null }, { member: "b", rows: [], next: 0 }],
+  async () => ({ rows: [], next: 1 }), (one, other) => one.at > other.at);
+const parts = [{ answers: [{ n: "2" }] }, { answers: [] }, { answers: [{ n: 3 }] }];
+console.log(JSON.stringify({
+  shown,
+  asked,
+  barren: [await barren.page(3), barren.isOver],
+  sums: [sumOf(parts, (one) => one.n), sumOf([{ answers: [{}] }, ...parts], (one) => one.n) ?? null],
+}));
+"""
+
+
+@node
+def test_rows_of_members_are_merged_in_their_order(as_modules: Path) -> None:
+    """No row is shown before one that another member has still to find."""
+    assert json.loads(run_in_node(as_modules, MERGED)) == {
+        "shown": ["a9 a8 b7 b6", "b5 a4 c3 c2", "a1"],
+        "asked": 3,
+        "barren": [[], False],
+        "sums": [5, None],
+    }
+
+
 STATS: Final = """
 import { bytesText, countText, durationText, isKnown, localInputMs, localInputOf, rateText, timeText } from "./format.js";
 import { address } from "./links.js";
