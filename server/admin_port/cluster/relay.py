@@ -209,7 +209,7 @@ class MemberCalls:
                 group.create_task(self._ask_one(each, call, in_turn, wait_s))
 
     async def parts(self, call: RelayedCall, names: Sequence[str] = ()) -> list[Part]:
-        """Return for each member, by name, the last answer to a call that has one, or the reason why there is none."""
+        """Return for each member, by name, the last answer to a call that has one, or the reason why it failed."""
         found: dict[str, Part] = {}
 
         async def take(part: Part) -> None:
