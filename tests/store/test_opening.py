@@ -289,22 +289,29 @@ def test_long_recovery_reports_how_far_it_is(golden_copy: Callable[[str], Path])
     assert percents[-1] >= 95, "what lies behind the log's end in its last segment is no work"
 
 
-def test_groups_that_stood_beyond_what_a_power_cut_left_are_set_back_to_the_end(tmp_path: Path) -> None:
-    """Else they would pass over the next messages, which get the offsets of the lost ones."""
+@pytest.mark.parametrize(("ahead", "warnings"), [(7, 1), (3, 0)])
+def test_groups_that_stood_beyond_what_a_power_cut_left_are_set_back_to_the_end(
+    tmp_path: Path, ahead: int, warnings: int
+) -> None:
+    """Else they would pass over the next messages, which get the offsets of the lost ones. Nothing is said if there are
+    no such groups.
+    """
     fill(tmp_path, count=3)
     store = opened(tmp_path)
     batch = store.state_engine.batch()
-    store.offsets.stage(batch, "ahead", QUEUE, QueueOffset(7))
+    store.offsets.stage(batch, "ahead", QUEUE, QueueOffset(ahead))
     store.offsets.stage(batch, "behind", QUEUE, QueueOffset(2))
     store.identity.stage_seen_up_to(batch, PhysicalOffset(1 << 30))
     store.state_engine.write(batch)
     store.close()
-    for _ in range(2):
-        store = opened(tmp_path)
-        assert store.offsets.get("ahead", QUEUE) == 3
-        assert store.offsets.get("behind", QUEUE) == 2
-        assert (store.identity.seen_up_to or 0) <= store.messages.appended_up_to
-        store.close()
+    with capture_logs() as logged:
+        for _ in range(2):
+            store = opened(tmp_path)
+            assert store.offsets.get("ahead", QUEUE) == 3
+            assert store.offsets.get("behind", QUEUE) == 2
+            assert (store.identity.seen_up_to or 0) <= store.messages.appended_up_to
+            store.close()
+    assert [each["event"] for each in logged].count("groups were ahead of the log") == warnings
 
 
 def test_the_key_of_handles_is_made_once_and_is_the_stores_own(tmp_path: Path) -> None:
