@@ -21,7 +21,7 @@ from quarry_mq.cli.terminal.exit import Exit, end
 from quarry_mq.cli.terminal.output import print_object, print_rows
 
 COLUMNS: Final = ("name", "isCurrent", "user", "tls", "endpoint", "admin")
-TEST_COLUMNS: Final = ("address", "port", "isFine", "seen")
+TEST_COLUMNS: Final = ("port", "address", "isFine", "seen")
 FILE_MODE: Final = 0o600
 _FILES: Final = ("tls_ca", "tls_certificate", "tls_key", "secret_file")
 
@@ -71,7 +71,7 @@ def ask(name: NameOrNone = None, *, as_json: Json = False) -> None:
         is_fine = is_reached(context.endpoint, context)
         seen = "reached" if is_fine else "no answer"
         rows.append({"port": "messaging", "address": context.endpoint, "isFine": is_fine, "seen": seen})
-    print_rows(rows, TEST_COLUMNS, as_json=as_json)
+    print_rows(rows, TEST_COLUMNS, as_json=as_json, kind="addresses")
     raise typer.Exit(Exit.FINE if all(row["isFine"] for row in rows) else Exit.FINDING)
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 import typer
@@ -13,9 +13,11 @@ import typer
 from quarry_mq.cli.offline.arguments import Json, Queue, Store, Topic
 from quarry_mq.cli.offline.opened_store import opened
 from quarry_mq.cli.offline.record_text import exact_time_text, json_line
-from quarry_mq.cli.terminal.text import one_line, say
+from quarry_mq.cli.terminal.output import print_rows
+from quarry_mq.cli.terminal.quantities import exact_bytes_text, label
+from quarry_mq.cli.terminal.text import say
 from quarry_mq.store.consumequeue.queue_summary import QueueSummary
-from quarry_mq.store.message import QueueId
+from quarry_mq.store.message import ConsumeQueueEntry, QueueId
 from quarry_mq.store.offline import OfflineStore, QueueSource
 
 Source = Annotated[
@@ -29,20 +31,24 @@ Source = Annotated[
 ]
 
 
+QUEUE_COLUMNS: Final = ("queue", "minOffset", "maxOffset")
+ENTRY_COLUMNS: Final = ("offset", "phyOffset", "size", "tagsCode", "storedAt")
+
+
 def list_queues(open_store: OfflineStore, source: QueueSource | None, *, as_json: bool) -> None:
-    if not as_json:
-        say(f"{'min offset':>12}  {'max offset':>12}  queue")
-    for queue, bounds in open_store.queues(source):
-        fields = {
-            "topic": queue.topic,
-            "queueId": queue.number,
+    rows = (
+        {
+            **(
+                {"topic": queue.topic, "queueId": queue.number}
+                if as_json
+                else {"queue": f"{queue.topic}/{queue.number}"}
+            ),
             "minOffset": bounds.minimum,
             "maxOffset": bounds.maximum,
         }
-        if as_json:
-            say(json_line(fields))
-        else:
-            say(f"{bounds.minimum:>12}  {bounds.maximum:>12}  {one_line(queue.topic)}/{queue.number}")
+        for queue, bounds in open_store.queues(source)
+    )
+    print_rows(rows, QUEUE_COLUMNS, as_json=as_json, kind="queues")
 
 
 def units(store: Store, topic: Topic, queue: Queue, source: Source = None, as_json: Json = False) -> None:
@@ -52,24 +58,23 @@ def units(store: Store, topic: Topic, queue: Queue, source: Source = None, as_js
     """
     with opened(store) as open_store:
         entries = open_store.entries(QueueId(topic, queue), source=source)
-        if not as_json:
-            say(f"{'offset':>12}  {'phy offset':>15}  {'size':>8}  {'tags code':>20}  store time")
-        for entry in entries:
-            if as_json:
-                fields = {
-                    "offset": entry.queue_offset,
-                    "phyOffset": entry.physical_offset,
-                    "size": entry.size,
-                    "tagsCode": entry.tags_code,
-                    "storeTimestamp": entry.store_timestamp_ms,
-                }
-                say(json_line(fields))
-            else:
-                stored = "" if entry.store_timestamp_ms is None else exact_time_text(entry.store_timestamp_ms)
-                say(
-                    f"{entry.queue_offset:>12}  {entry.physical_offset:>15}  {entry.size:>8}  "
-                    f"{entry.tags_code:>20}  {stored}".rstrip()
-                )
+        rows = (_entry_fields(entry, as_json=as_json) for entry in entries)
+        print_rows(rows, ENTRY_COLUMNS, as_json=as_json, kind="entries")
+
+
+def _entry_fields(entry: ConsumeQueueEntry, *, as_json: bool) -> dict[str, object]:
+    stored_ms = entry.store_timestamp_ms
+    if as_json:
+        stored: dict[str, object] = {"storeTimestamp": stored_ms}
+    else:
+        stored = {"storedAt": None if stored_ms is None else exact_time_text(stored_ms)}
+    return {
+        "offset": entry.queue_offset,
+        "phyOffset": entry.physical_offset,
+        "size": entry.size,
+        "tagsCode": entry.tags_code,
+        **stored,
+    }
 
 
 FAMILY_STATS: Final = (
@@ -82,12 +87,35 @@ FAMILY_STATS: Final = (
 LEVEL_BYTES: Final = "level_bytes."
 
 
+KIND_COLUMNS: Final = ("kind", "queues", "empty", "entries")
+LARGEST_COLUMNS: Final = ("largestQueues", "entries")
+DISK_COLUMNS: Final = ("onDisk", "files", "bytes", "allocatedBytes")
+
+
 def show_summary(summary: QueueSummary, *, as_json: bool) -> None:
     if as_json:
         say(json_line(_fields(summary)))
         return
-    for line in _lines(summary):
-        say(line)
+    kinds: list[Mapping[str, object]] = [
+        {"kind": kind.value, "queues": each.queues, "empty": each.empty, "entries": each.entries}
+        for kind, each in summary.kinds.items()
+        if each.queues
+    ]
+    print_rows(kinds, KIND_COLUMNS, as_json=False, kind="queues")
+    largest = [{"largestQueues": f"{queue.topic}/{queue.number}", "entries": n} for queue, n in summary.largest]
+    disk = [
+        {"onDisk": place, "files": use.files, "bytes": use.apparent_bytes, "allocatedBytes": use.allocated_bytes}
+        for place, use in sorted(summary.disk.items())
+    ]
+    families = _families(summary)
+    for rows, columns in (
+        (largest, LARGEST_COLUMNS),
+        (disk, DISK_COLUMNS),
+        (_rocksdb_rows(summary, families), ("rocksdb", *families)),
+    ):
+        if rows:
+            say()
+            print_rows(rows, columns, as_json=False)
 
 
 def _fields(summary: QueueSummary) -> dict[str, object]:
@@ -108,33 +136,17 @@ def _fields(summary: QueueSummary) -> dict[str, object]:
     }
 
 
-def _lines(summary: QueueSummary) -> Iterator[str]:
-    yield f"{'queues':>15}  {'empty':>15}  {'entries':>15}  kind"
-    for kind, each in summary.kinds.items():
-        if each.queues:
-            yield f"{each.queues:>15,}  {each.empty:>15,}  {each.entries:>15,}  {kind.value}"
-    if summary.largest:
-        yield ""
-        yield f"{'entries':>15}  largest queues"
-        for queue, entries in summary.largest:
-            yield f"{entries:>15,}  {queue.topic}/{queue.number}"
-    if summary.disk:
-        yield ""
-        yield f"{'files':>15}  {'bytes':>15}  {'allocated':>15}  on disk"
-        for place, use in sorted(summary.disk.items()):
-            yield f"{use.files:>15,}  {use.apparent_bytes:>15,}  {use.allocated_bytes:>15,}  {place}"
-    if summary.stats:
-        yield ""
-        yield from _rocksdb_lines(summary)
+def _families(summary: QueueSummary) -> list[str]:
+    return sorted({name.partition(".")[0] for name in summary.stats if "." in name})
 
 
-def _rocksdb_lines(summary: QueueSummary) -> Iterator[str]:
-    """Yield the RocksDB table: a column for each family, and only those levels that hold tables."""
+def _rocksdb_rows(summary: QueueSummary, families: Sequence[str]) -> list[Mapping[str, object]]:
+    """Return a row for each statistic, with a value for each family; only those levels that hold tables."""
     stats = summary.stats
-    families = sorted({name.partition(".")[0] for name in stats if "." in name})
     levels = sorted({each.partition(".")[2] for each in stats if each.partition(".")[2].startswith(LEVEL_BYTES)})
-    yield f"{'RocksDB':<26}" + "".join(f"  {family:>15}" for family in families)
-    for stat in (*FAMILY_STATS, *levels):
-        values = [stats.get(f"{family}.{stat}", 0) for family in families]
-        if any(values) or stat not in levels:
-            yield f"{stat:<26}" + "".join(f"  {value:>15,}" for value in values)
+    rows: list[Mapping[str, object]] = []
+    for stat in (*FAMILY_STATS, *levels) if families else ():
+        values = {family: stats.get(f"{family}.{stat}", 0) for family in families}
+        if any(values.values()) or stat not in levels:
+            rows.append({"rocksdb": label(stat), **{family: exact_bytes_text(each) for family, each in values.items()}})
+    return rows

@@ -9,9 +9,8 @@ import typer
 
 from quarry_mq.cli.offline.arguments import Json
 from quarry_mq.cli.offline.opened_store import reporting_errors
-from quarry_mq.cli.offline.record_text import json_line
+from quarry_mq.cli.terminal.output import print_object
 from quarry_mq.cli.terminal.progress import shown_progress
-from quarry_mq.cli.terminal.text import say
 from quarry_mq.store.backup import check_restore
 from quarry_mq.store.backup import restore as restore_backup
 from quarry_mq.store.fs import PosixCopyingDisk
@@ -51,7 +50,7 @@ def restore(
             "logBegin": manifest.log_begin,
             "logEnd": manifest.log_end,
         }
-        _show(planned, as_json=as_json)
+        print_object(planned, as_json=as_json)
         return
     with reporting_errors(backup), shown_progress() as report:
         done = restore_backup(PosixCopyingDisk(), backup, store, report=report, may_link=link)
@@ -64,12 +63,4 @@ def restore(
         "logBegin": done.manifest.log_begin,
         "logEnd": done.manifest.log_end,
     }
-    _show(fields, as_json=as_json)
-
-
-def _show(fields: dict[str, object], *, as_json: bool) -> None:
-    if as_json:
-        say(json_line(fields))
-        return
-    for name, value in fields.items():
-        say(f"{name:<12}  {value}")
+    print_object(fields, as_json=as_json)

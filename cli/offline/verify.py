@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import typer
 
@@ -10,12 +11,15 @@ from quarry_mq.cli.offline.arguments import DifferenceLimit, Json, Store
 from quarry_mq.cli.offline.opened_store import opened, reporting_errors
 from quarry_mq.cli.offline.record_text import json_line
 from quarry_mq.cli.terminal.exit import Exit
+from quarry_mq.cli.terminal.output import print_rows
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import say, word
 from quarry_mq.store.backup import store_in
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.verify import DIFFERENCES_MAX, VerifyReport
 from quarry_mq.store.verify import verify as verify_store
+
+COLUMNS: Final = ("check", "checked", "differences")
 
 
 def verify(
@@ -49,11 +53,12 @@ def show(report: VerifyReport, *, as_json: bool) -> None:
     if as_json:
         say(json_line(report.as_json()))
         return
-    say(f"{'checked':>12}  {'differences':>12}  check")
-    for check, count in report.counts.items():
-        say(f"{count.checked:>12}  {count.differences:>12}  {check.value}")
-    for note, number in report.notes.items():
-        say(f"{number:>12}  {'':>12}  {note.value}")
+    rows: list[dict[str, object]] = [
+        {"check": check.value, "checked": count.checked, "differences": count.differences}
+        for check, count in report.counts.items()
+    ]
+    rows += [{"check": note.value, "checked": number, "differences": None} for note, number in report.notes.items()]
+    print_rows(rows, COLUMNS, as_json=False)
     hint = (
         ""
         if report.agrees or report.clean_stop

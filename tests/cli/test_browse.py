@@ -160,7 +160,7 @@ def test_storage_and_spans_are_shown(quarry: Quarry, monkeypatch: pytest.MonkeyP
     families = {(each["database"], each["family"]) for each in quarry.rows("storage", "--rocksdb")}
     assert ("queues", "offset") in families or ("queues", "default") in families
     text = quarry.run("storage")
-    assert "diskTotal" in text
+    assert "disk total" in text
     assert "\nRocksDB " in text
 
     monkeypatch.setattr(storage, "PAGE_ROWS", 2)

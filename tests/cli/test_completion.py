@@ -158,7 +158,7 @@ def test_a_person_presses_the_key(tmp_path: Path, environment: dict[str, str]) -
             lambda lines: any(line.endswith("topic show payments") for line in map(str.rstrip, lines)), "the name"
         )
         terminal.press("Enter")
-        terminal.until(lambda lines: any(line.startswith("readQueues") for line in lines), "the topic")
+        terminal.until(lambda lines: any(line.startswith("read queues") for line in lines), "the topic")
 
 
 def test_a_broker_that_is_silent_is_not_waited_for(environment: dict[str, str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,12 +94,13 @@ def test_a_message_is_shown_by_its_id_its_offset_id_and_its_place(broker: Broker
 def test_people_see_properties_body_and_groups(broker: Broker) -> None:
     Quarry(broker).run("consume", "orders", "--group", "billing", "--tag", "new", "--limit", 1)
     text = run(broker, "show", "M1", "--topic", "orders").stdout
-    fields = dict(line.split(maxsplit=1) for line in text.split("\n\n")[0].splitlines())
-    assert (fields["messageId"], fields["tag"], fields["keys"], fields["bodyLength"]) == ("M1", "new", "k1 k2", "11")
+    fields = dict(re.split("  +", line, maxsplit=1) for line in text.split("\n\n")[0].splitlines())
+    assert (fields["message id"], fields["tag"], fields["keys"]) == ("M1", "new", "k1 k2")
+    assert fields["body length"] == "11 B"
     assert "\nproperties\n" in text
     assert "\n  colour=blue\n" in text
     assert "\nbody\nhello\nworld\n" in text
-    assert text.splitlines()[-1].split() == ["1", "0", "yes", "billing", "done", "not", "kept", "-", "-", "orders"]
+    assert text.splitlines()[-1].split() == ["orders", "1", "0", "yes", "billing", "done", "not", "kept", "-", "-"]
 
 
 def test_a_body_is_bounded_uncompressed_and_harmless(broker: Broker, tmp_path: Path) -> None:
@@ -113,7 +115,7 @@ def test_a_body_is_bounded_uncompressed_and_harmless(broker: Broker, tmp_path: P
     written = run(broker, "show", "M3", *where, "--output", tmp_path / "body")
     assert (tmp_path / "body").read_bytes() == b"small " * 2_000
     assert "small" not in written.stdout
-    assert written.stdout.startswith("messageId    M3\n")
+    assert written.stdout.startswith("message id   M3\n")
     assert "\x1b" not in run(broker, "show", "M5", *where).stdout
     assert str(tmp_path) in refusal(broker, "show", "M3", *where, "--output", tmp_path)
 
@@ -171,7 +173,7 @@ def test_messages_are_listed_by_time_and_by_key_over_pages(broker: Broker, monke
 def test_large_messages_of_a_key_are_put_together_from_several_answers(broker: Broker) -> None:
     where = ("--topic", "large", "--key", "big")
     listed = run(broker, "query", *where).stdout.splitlines()
-    assert [line.split()[-1] for line in listed[1:]] == ["B2", "B1", "B0"]
+    assert [line.split()[0] for line in listed[1:]] == ["B2", "B1", "B0"]
     traced = run(broker, "trace", *where).stdout.splitlines()
     assert len(traced) == 4
     found = Quarry(broker).rows("query", *where, "--admin", broker.admin)
@@ -188,8 +190,9 @@ def test_a_row_tells_what_a_consumer_would_get(broker: Broker) -> None:
         11,
     )
     [heading, line] = run(broker, "query", "--topic", "orders", "--key", "k1").stdout.splitlines()
-    assert heading.split() == ["storedAt", "queue", "offset", "tag", "keys", "size", "messageId"]
-    assert line.split()[1:] == ["1", "0", "new", "k1,", "k2", "11", "M1"]
+    assert heading.split() == ["MESSAGE", "ID", "STORED", "AT", "QUEUE", "OFFSET", "TAG", "KEYS", "SIZE"]
+    words = line.split()
+    assert (words[0], words[2:]) == ("M1", ["1", "0", "new", "k1,", "k2", "11", "B"])
 
 
 def test_gzip_and_zlib_are_told_apart() -> None:

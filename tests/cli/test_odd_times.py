@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,9 +58,8 @@ def test_commands_that_read_records_show_what_is_there(broker: Broker) -> None:
     assert born(run.run("message", "query", "--topic", "orders", "--key", "k", "--json")) == list(reversed(BORN))
     for number, born_ms in enumerate(BORN):
         shown = run.run("message", "show", f"M{number}", "--topic", "orders")
-        assert dict(line.split(maxsplit=1) for line in shown.splitlines()[:9])["bornAt"].endswith(
-            "Z" if born_ms == -1 else str(born_ms)
-        )
+        fields = dict(re.split("  +", line, maxsplit=1) for line in shown.splitlines()[:9])
+        assert fields["born at"].endswith("Z" if born_ms == -1 else str(born_ms))
 
 
 def test_commands_that_get_messages_as_clients_do_show_the_end_of_the_calendar(broker: Broker) -> None:

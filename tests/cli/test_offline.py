@@ -145,11 +145,11 @@ def test_text_for_people(golden_store: GoldenStore) -> None:
     assert record == "              0       664  2026-11-21 00:11:23.312Z  acme-orders/2@0  body 356"
     assert properties.split()[:3] == ["CLUSTER=DefaultCluster", "KEYS=order-166", "MSG_REGION=DefaultRegion"]
     heading, first, *_ = run("units", store, "--topic", "acme-orders", "--queue", 2).stdout.splitlines()
-    assert heading.split() == ["offset", "phy", "offset", "size", "tags", "code", "store", "time"]
-    assert first.split() == ["0", "0", "664", "823177", "2026-11-21", "00:11:23.312Z"]
+    assert heading.split() == ["OFFSET", "PHYSICAL", "OFFSET", "SIZE", "TAGS", "CODE", "STORED", "AT"]
+    assert first.split() == ["0", "0", "664", "B", "823177", "2026-11-21", "00:11:23.312Z"]
     queues = [line.split() for line in run("queues", store).stdout.splitlines()]
-    assert queues[0] == ["min", "offset", "max", "offset", "queue"]
-    assert ["0", "2", "acme-tx/0"] in queues
+    assert queues[0] == ["QUEUE", "MIN", "OFFSET", "MAX", "OFFSET"]
+    assert ["acme-tx/0", "0", "2"] in queues
 
 
 def test_queues_are_counted_for_people_and_programs(golden_store: GoldenStore) -> None:
@@ -162,5 +162,5 @@ def test_queues_are_counted_for_people_and_programs(golden_store: GoldenStore) -
     use = summary["disk"]["file"]
     assert 0 < use["allocatedBytes"] <= use["apparentBytes"]
     text = run("queues", store, "--summary").stdout
-    assert "largest queues" in text
-    assert "level_bytes" in text
+    assert "LARGEST QUEUES" in text
+    assert "level bytes" in text

@@ -154,8 +154,8 @@ def test_a_users_life(live: Quarry, tmp_path: Path) -> None:
 def test_users_for_people(live: Quarry) -> None:
     assert "\nsecret        " in live.run("user", "create", "people")
     listed = live.run("user", "list", "--prefix", "people").splitlines()
-    assert listed[0].split() == ["kind", "enabled", "secrets", "certificates", "name"]
-    assert listed[1].split() == ["normal", "yes", "1", "people"]
+    assert listed[0].split() == ["NAME", "KIND", "ENABLED", "SECRETS", "CERTIFICATES"]
+    assert listed[1].split() == ["people", "normal", "yes", "1", "-"]
 
 
 def test_options_that_do_not_go_together_are_refused(live: Quarry, tmp_path: Path) -> None:

@@ -15,21 +15,18 @@ from quarry_mq.cli.online.top.screen.tables import (
     Canvas,
     Column,
     bar,
-    bytes_text,
-    count_text,
     fitted,
     fitting,
     flow,
     item,
     latency_text,
     percent_text,
-    rate_text,
     side_by_side,
-    span_text,
     styled,
     table,
 )
 from quarry_mq.cli.online.top.stats import Histogram, between, busy_share, left_s, quantile_s, stage_stats
+from quarry_mq.cli.terminal.quantities import bytes_text, count_text, rate_text, span_text
 
 BOUNDS_S = (0.001, 0.01, 0.1, 1.0)
 COUNTS = st.lists(st.integers(0, 1000), min_size=5, max_size=5).map(tuple)

@@ -16,7 +16,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.members_pb2_grpc import MembersSer
 CALL_TIMEOUT_S: Final = 30.0
 COLUMNS: Final = ("name", "state", "reachable", "silent_s", "waited_for", "address", "admin_address", "version")
 REJOIN_TIMEOUT_S: Final = 600.0
-_ROWS: Final = ("what", "kind", "name", "count")
+_ROWS: Final = ("name", "what", "kind", "count")
 
 commands: Final = typer.Typer(no_args_is_help=True)
 

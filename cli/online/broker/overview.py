@@ -13,6 +13,7 @@ from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.online.connection.concerns import concerns_of
 from quarry_mq.cli.online.connection.members import AllMembers, name_missing
 from quarry_mq.cli.terminal.output import print_object, print_rows, speaks_utf8
+from quarry_mq.cli.terminal.quantities import number_text
 from quarry_mq.cli.terminal.text import HOUR_MS, cells, say, sparkline, time_text
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.members_pb2_grpc import AllMembersServiceStub
@@ -57,7 +58,7 @@ def overview(
             answer = broker.ListOverviews(pb.ListOverviewsRequest(), timeout=CALL_TIMEOUT_S)
             rows = map(_member_fields, answer.members)
             shown = rows if as_json else ({**dict.fromkeys(MEMBER_COLUMNS), **_for_people(row)} for row in rows)
-            print_rows(shown, MEMBER_COLUMNS, as_json=as_json)
+            print_rows(shown, MEMBER_COLUMNS, as_json=as_json, kind="members")
             return
         found = broker.GetOverview(pb.GetOverviewRequest(), timeout=CALL_TIMEOUT_S)
     fields = overview_fields(found)
@@ -146,7 +147,9 @@ def _for_people(fields: Mapping[str, Any]) -> dict[str, Any]:
     shown = {**fields, "concerns": fields.get("concerns") or None}
     shown.pop("concernDetails", None)
     if not shown.pop("lagIsWhole", True):
-        shown |= {name: f"at least {fields[name]}" for name in LAG_FIELDS if fields[name] is not None}
+        shown |= {
+            name: f"at least {number_text(name, value)}" for name in LAG_FIELDS if (value := fields[name]) is not None
+        }
     return shown
 
 

@@ -13,7 +13,7 @@ from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.protocol.proto.quarry.admin.v1 import security_pb2 as pb
 
-COLUMNS: Final = ("resource", "user", "decision", "actions", "sources")
+COLUMNS: Final = ("user", "resource", "decision", "actions", "sources")
 
 commands: Final = typer.Typer(no_args_is_help=True)
 

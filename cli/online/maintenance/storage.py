@@ -11,6 +11,7 @@ import typer
 from quarry_mq.cli.online.connection.administration import known, known_rounded, known_time, listed, service_port
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, Name
 from quarry_mq.cli.terminal.output import print_object, print_rows
+from quarry_mq.cli.terminal.quantities import exact_bytes_text
 from quarry_mq.cli.terminal.text import time_text
 from quarry_mq.protocol.proto.quarry.admin.v1 import storage_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.storage_pb2_grpc import StorageServiceStub
@@ -34,7 +35,7 @@ def storage(
 ) -> None:
     """Show how full a broker's disk is, what uses the space, how old the messages are, and which expire next.
 
-    A file expires by its age at `expiresNextAt` at the earliest, or sooner if the disk fills up. `-` is not known.
+    `expires next at` is when a file expires by its age; it expires sooner if the disk fills up.
     """
     with service_port(admin, StorageServiceStub) as broker:
         found = broker.GetStorage(pb.GetStorageRequest(), timeout=CALL_TIMEOUT_S)
@@ -44,7 +45,17 @@ def storage(
         print_rows(map(_family, found.families), FAMILY_COLUMNS, as_json=as_json, kind="column families")
     else:
         parts = {each.name: known(each, "bytes") for each in found.parts}
-        print_object({**_storage(found), **({"parts": parts} if as_json else parts)}, as_json=as_json)
+        print_object(
+            {
+                **_storage(found),
+                **(
+                    {"parts": parts}
+                    if as_json
+                    else {name: None if each is None else exact_bytes_text(each) for name, each in parts.items()}
+                ),
+            },
+            as_json=as_json,
+        )
 
 
 def spans(

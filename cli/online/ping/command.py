@@ -24,11 +24,12 @@ from quarry_mq.cli.online.ping.trips import (
     stats_of,
 )
 from quarry_mq.cli.terminal.exit import Exit, end
-from quarry_mq.cli.terminal.output import json_line
+from quarry_mq.cli.terminal.output import json_line, print_rows
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.protocol.clock import SystemClock
 
 INTERRUPTED: Final = 130
+COLUMNS: Final = ("call", "answered", "min", "p50", "p99", "max")
 LABELS: Final = {"messaging": "messaging", "admin": "admin", "send": "sent", "roundTrip": "round trip"}
 
 
@@ -162,10 +163,16 @@ def _show_summary(tries: int, ways: list[Way], *, within_ms: float | None, is_la
     if as_json:
         say(json_line({"tries": tries, "withinMs": within_ms, "isLate": is_late, "figures": rows}))
         return
-    say("".join(f"{heading:>12}" for heading in ("answered", "min ms", "p50 ms", "p99 ms", "max ms")))
-    for name, row in rows.items():
-        cells = [f"{row['answered']} of {tries}"]
-        cells += ["-" if row[key] is None else f"{row[key]:.2f}" for key in ("minMs", "p50Ms", "p99Ms", "maxMs")]
-        say("".join(f"{cell:>12}" for cell in cells) + f"  {LABELS[name]}")
+    shown = [
+        {
+            "call": LABELS[name],
+            "answered": f"{row['answered']} of {tries}",
+            **{
+                column: None if row[f"{column}Ms"] is None else f"{row[f'{column}Ms']:.2f} ms" for column in COLUMNS[2:]
+            },
+        }
+        for name, row in rows.items()
+    ]
+    print_rows(shown, COLUMNS, as_json=False)
     if is_late:
         say(f"slower than {within_ms:g} ms")

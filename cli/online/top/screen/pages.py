@@ -20,27 +20,22 @@ from quarry_mq.cli.online.top.screen.tables import (
     STRONG,
     TITLE,
     TOPICS,
-    UNKNOWN,
     WARNING,
     Canvas,
     Column,
     ago_text,
-    bytes_text,
-    count_text,
     fitted,
     flow,
     heading,
     item,
     least_text,
     percent_text,
-    rate_text,
     side_by_side,
-    span_ms_text,
-    span_text,
     styled,
     table,
     wrapped,
 )
+from quarry_mq.cli.terminal.quantities import UNKNOWN, bytes_text, count_text, rate_text, span_ms_text, span_text
 from quarry_mq.cli.terminal.text import HOUR_MS, cells, sparkline, time_text
 
 CONCERNS_SHOWN: Final = 3

@@ -14,24 +14,21 @@ from quarry_mq.cli.online.top.screen.tables import (
     GOOD,
     QUIET,
     STRONG,
-    UNKNOWN,
     WARNING,
     Canvas,
     Column,
     bar,
-    bytes_text,
-    count_text,
     flow,
     heading,
     item,
     latency_text,
     percent_text,
-    span_text,
     styled,
     table,
     wrapped,
 )
 from quarry_mq.cli.online.top.stats import StageStats
+from quarry_mq.cli.terminal.quantities import UNKNOWN, bytes_text, count_text, span_text
 from quarry_mq.cli.terminal.text import time_text
 
 CALLS: Final = (("send", "SENDS"), ("receive", "RECEIVES"))
