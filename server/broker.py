@@ -110,7 +110,7 @@ class Broker:
         self._clients.on_lost(self._delivery.client_lost)
         self._clients.on_lost(self._delivery.end_waiting)
         self._pulls = Pulls(store.messages, asyncio.get_running_loop(), settings)
-        self._tails = Tails(store.messages, store.expiry)
+        self._tails = Tails(store.messages, store.expiry, self._error_reporter.report)
         self._delays = self._make_delays()
         self._maintenance = self._make_maintenance(health)
         self.cluster = make_cluster(settings, store, self._delivery, clock)

@@ -574,6 +574,7 @@ class Seen(NamedTuple):
     messages: list[StoredMessage]
     entries: list[ConsumeQueueEntry]
     left_out: int
+    damaged: list[DamagedMessage]
 
 
 class Tail:
@@ -584,7 +585,7 @@ class Tail:
         self.wish = wish
         self.is_over = False
         """True once the broker stops."""
-        self._waiting: deque[ConsumeQueueEntry] = deque()
+        self._waiting: deque[tuple[int, ConsumeQueueEntry]] = deque()
         self._overflown = 0
         self._arrived = asyncio.Event()
 
@@ -595,11 +596,10 @@ class Tail:
         if len(self._waiting) >= WAITING_MAX:
             self._overflown += 1
         else:
-            self._waiting.append(
-                ConsumeQueueEntry(
-                    offset, request.physical_offset, request.size, request.tags_code, request.store_timestamp_ms
-                )
+            entry = ConsumeQueueEntry(
+                offset, request.physical_offset, request.size, request.tags_code, request.store_timestamp_ms
             )
+            self._waiting.append((queue, entry))
         self._arrived.set()
 
     def end(self) -> None:
@@ -616,8 +616,8 @@ class Tail:
     def has_some(self) -> bool:
         return bool(self._waiting or self._overflown)
 
-    def take(self) -> ConsumeQueueEntry | None:
-        """Take the entry of the next message that was not looked at; None without one."""
+    def take(self) -> tuple[int, ConsumeQueueEntry] | None:
+        """Take the queue and the entry of the next message that was not looked at; None without one."""
         return self._waiting.popleft() if self._waiting else None
 
     def take_overflown(self) -> int:
@@ -647,9 +647,11 @@ class Rate:
 class Tails:
     """Keep all tails of a broker. Lives on the event loop's thread."""
 
-    def __init__(self, store: ReadStore, log: LogBeginning) -> None:
+    def __init__(self, store: ReadStore, log: LogBeginning, report: Callable[[Exception], None]) -> None:
+        """`report` is called with the damage that a tail goes past."""
         self._store = store
         self._log = log
+        self._report = report
         self._by_topic: dict[str, dict[Tail, None]] = {}
         self._count = 0
         self._is_over = False
@@ -693,19 +695,26 @@ class Tails:
                 tail.end()
 
     async def look(self, tail: Tail, rate: Rate, *, count_max: int, size_max: int, time_slice: TimeSlice) -> Seen:
-        """Return the matching messages that have arrived, within the limits. Raises StoreDamaged."""
-        seen = Seen([], [], 0)
+        """Return the matching messages that have arrived, within the limits. Damaged records are named and reported."""
+        seen = Seen([], [], 0, [])
         left_out, size = tail.take_overflown(), 0
         is_wanted_unread = tail.wish is EVERYTHING
         for _ in range(WAITING_MAX):
-            if len(seen.messages) == count_max or size >= size_max or (entry := tail.take()) is None:
+            if len(seen.messages) == count_max or size >= size_max or (taken := tail.take()) is None:
                 break
+            queue, entry = taken
             await time_slice.pause()
             has_room = rate.has_room()
             if is_wanted_unread and not has_room:
                 left_out += 1
                 continue
-            message = await self._wanted(entry, tail.wish, time_slice)
+            try:
+                message = await self._wanted(entry, tail.wish, time_slice)
+            except StoreDamaged as damage:
+                place = QueueId(tail.selected.topic, queue)
+                seen.damaged.append(DamagedMessage(place, entry.queue_offset, damage.place))
+                self._report(damage)
+                continue
             if message is None:
                 continue
             if not has_room:

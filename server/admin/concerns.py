@@ -22,6 +22,7 @@ import structlog
 
 from quarry_mq.server.admin.dead_letter_box import DeadLetterBox, Unsent
 from quarry_mq.server.admin.sources import AdminAccess, Sources
+from quarry_mq.server.delivery import GIVE_UP_COMMAND
 from quarry_mq.server.lag.stuck_groups import SHOWN, Stuck, StuckGroup
 from quarry_mq.server.observability.error_reporter import Damage
 from quarry_mq.server.process.certificates import WARN_BEFORE_S
@@ -213,7 +214,7 @@ class _Repair(NamedTuple):
 _RECORD: Final = _Repair(
     "Groups go on behind a damaged message with `quarry group reset-offset`. The command, on the stopped broker, shows "
     "what it takes to give the record up; otherwise it leaves with its segment",
-    "quarry recover STORE --replace-damaged --dry-run",
+    GIVE_UP_COMMAND,
 )
 _QUEUES: Final = _Repair(
     "The command, on the stopped broker, rebuilds the queues from the log", "quarry recover STORE --rebuild-queues"

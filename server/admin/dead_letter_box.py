@@ -32,12 +32,14 @@ from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK
 from quarry_mq.protocol.names import DEAD_LETTER_PREFIX, SYSTEM_GROUP_PREFIX, dead_letter_topic_name
 from quarry_mq.server.append.copies import copy_of
 from quarry_mq.server.append.group_commit import Stored
-from quarry_mq.server.delivery import InFlightTable, MessageSource, StateWriter, retry_topic_name
+from quarry_mq.server.delivery import GIVE_UP_COMMAND, InFlightTable, MessageSource, StateWriter, retry_topic_name
 from quarry_mq.server.delivery.dead_letters import copied_properties, make_internal_topic
 from quarry_mq.server.delivery.state.inflight import InFlight
 from quarry_mq.server.errors import TooMuchForOneCall
 from quarry_mq.server.tasks import settle
-from quarry_mq.store.errors import BrokerError, Invalid, TopicNotFound
+from quarry_mq.server.wire.status import without_places
+from quarry_mq.store.consumequeue import ConsumeQueueEntry
+from quarry_mq.store.errors import BrokerError, Invalid, MessageGivenUp, StoreDamaged, TopicNotFound, without_frames
 from quarry_mq.store.message import Host, Message, QueueId, QueueOffset
 from quarry_mq.store.metadata import ConsumerOffsetTable, TopicTable
 from quarry_mq.store.record import StoredMessage, offset_message_id
@@ -61,7 +63,9 @@ GROUPS_MAX: Final = 65_536
 
 _REFUSED: Final = InFlight(visible_at_ms=0, delivery_id=0, lease_until_ms=0, attempt=1, client_id="")
 
-_Some = Sequence[tuple[QueueOffset, StoredMessage]]
+_Read = StoredMessage | StoreDamaged | None
+"""A record as it was read: None stands for one that an operator gave up."""
+_Some = Sequence[tuple[QueueOffset, _Read]]
 
 
 class DeadLetter(NamedTuple):
@@ -84,11 +88,22 @@ class DeadLetterList(NamedTuple):
     minimum: QueueOffset
     maximum: QueueOffset
     next_offset: QueueOffset
+    damaged: list[DamagedLetter]
+
+
+class DamagedLetter(NamedTuple):
+    """A dead letter whose record is damaged, so that nothing of it is known."""
+
+    offset: QueueOffset
+    damage: StoreDamaged
 
 
 class Refused(NamedTuple):
+    """A dead letter that is not sent, and why; `damage` if its record is damaged."""
+
     offset: QueueOffset
     reason: str
+    damage: StoreDamaged | None = None
 
 
 @dataclass
@@ -161,20 +176,23 @@ class DeadLetterBox:
         self._sending: set[str] = set()
 
     def list(self, group: str, start: QueueOffset | None, count: int) -> DeadLetterList:
-        """Return at most `count` from `start` on; without `start`, those never sent again.
+        """Return at most `count` from `start` on, damaged ones included; without `start`, those never sent again.
 
-        Raises TopicNotFound when the group has none, Invalid, StoreDamaged.
+        Raises TopicNotFound when the group has none, Invalid.
         """
         if not 0 < count <= LISTED_MAX:
             raise Invalid(f"count {count}: must be 1 to {LISTED_MAX}")
         queue = self._queue(group)
         bounds, following = self._source.bounds(queue), self._next_offset(queue)
         records = self._unsent(queue) if start is None else self._records(queue, start)
-        letters = []
+        letters, damaged = [], []
         for offset, record in islice(records, count):
-            was_resent = offset < following and not self._is_refused(queue, offset)
-            letters.append(_letter(offset, record, was_resent=was_resent))
-        return DeadLetterList(letters, bounds.minimum, bounds.maximum, next(self._refused(queue), following))
+            if isinstance(record, StoreDamaged):
+                damaged.append(DamagedLetter(offset, record))
+            elif record is not None:
+                was_resent = offset < following and not self._is_refused(queue, offset)
+                letters.append(_letter(offset, record, was_resent=was_resent))
+        return DeadLetterList(letters, bounds.minimum, bounds.maximum, next(self._refused(queue), following), damaged)
 
     def waiting(self, group: str) -> int | None:
         """Count the dead letters never sent again; None if too many were refused to count. Raises kv.KvError."""
@@ -259,9 +277,10 @@ class DeadLetterBox:
         `end`. The progress is staged for the next write when a portion is yielded. A caller that leaves early closes
         the generator.
 
+        A dead letter whose record is damaged is refused; one that was given up counts as done.
+
         Raises TopicNotFound when the group has no dead letters, Invalid for an offset without a dead letter or while a
-        resend for the group is under way, StoreDamaged for a record that cannot be read, and what refuses the sending
-        for now.
+        resend for the group is under way, and what refuses the sending for now.
         """
         queue = self._queue(group)
         if group in self._sending:
@@ -320,6 +339,11 @@ class DeadLetterBox:
         messages: list[tuple[QueueOffset, Message]] = []
         refused: list[Refused] = []
         for offset, record in some:
+            if record is None:
+                continue
+            if isinstance(record, StoreDamaged):
+                refused.append(_damaged(offset, record))
+                continue
             topic = _origin(record)
             if topic is None:
                 refused.append(Refused(offset, "the record does not say which topic the message came from"))
@@ -327,11 +351,14 @@ class DeadLetterBox:
                 refused.append(Refused(offset, f"topic {topic}, from which the message came, does not exist"))
             else:
                 messages.append((offset, _copy(group, topic, record, self._store_host())))
+        sent = len(messages)
         if messages and not dry_run:
             for name in {message.topic for _, message in messages}:
                 make_internal_topic(self._topics, name)
-            refused += await self._store(messages)
-        return Portion(len(some), len(some) - len(refused), refused, QueueOffset(some[-1][0] + 1))
+            not_stored = await self._store(messages)
+            sent -= len(not_stored)
+            refused += not_stored
+        return Portion(len(some), sent, refused, QueueOffset(some[-1][0] + 1))
 
     async def _store(self, messages: Sequence[tuple[QueueOffset, Message]]) -> Sequence[Refused]:
         """Store the messages together, or one by one if one of them is invalid. Raises temporary errors."""
@@ -366,7 +393,7 @@ class DeadLetterBox:
 
     def _records(
         self, queue: QueueId, start: QueueOffset, end: QueueOffset | None = None
-    ) -> Iterator[tuple[QueueOffset, StoredMessage]]:
+    ) -> Iterator[tuple[QueueOffset, _Read]]:
         """Read from an offset up to the present max offset; later dead letters wait for the next call."""
         end = self._source.bounds(queue).maximum if end is None else end
         while start < end:
@@ -374,10 +401,10 @@ class DeadLetterBox:
             if not entries:
                 return
             for entry in entries:
-                yield entry.queue_offset, self._source.read(entry)
+                yield entry.queue_offset, self._read(entry)
             start = QueueOffset(entries[-1].queue_offset + 1)
 
-    def _unsent(self, queue: QueueId) -> Iterator[tuple[QueueOffset, StoredMessage]]:
+    def _unsent(self, queue: QueueId) -> Iterator[tuple[QueueOffset, _Read]]:
         """Read the dead letters that were never sent again, the refused ones first: these all have lower offsets."""
         yield from self._chosen(queue, self._refused(queue))
         yield from self._records(queue, self._next_offset(queue))
@@ -396,12 +423,25 @@ class DeadLetterBox:
     def _is_refused(self, queue: QueueId, offset: QueueOffset) -> bool:
         return self._inflight.get(subscription_prefix(RESENDER, queue.topic), queue.number, offset) is not None
 
-    def _chosen(self, queue: QueueId, offsets: Iterable[QueueOffset]) -> Iterator[tuple[QueueOffset, StoredMessage]]:
+    def _chosen(self, queue: QueueId, offsets: Iterable[QueueOffset]) -> Iterator[tuple[QueueOffset, _Read]]:
         for offset in offsets:
             entries = self._source.entries(queue, offset, 1)
             if not entries or entries[0].queue_offset != offset:
                 raise Invalid(f"offset {offset}: topic {queue.topic} has no message there")
-            yield offset, self._source.read(entries[0])
+            yield offset, self._read(entries[0])
+
+    def _read(self, entry: ConsumeQueueEntry) -> _Read:
+        try:
+            return self._source.read(entry)
+        except StoreDamaged as damage:
+            return without_frames(damage)
+        except MessageGivenUp:
+            return None
+
+
+def _damaged(offset: QueueOffset, damage: StoreDamaged) -> Refused:
+    reason = f"its record is damaged: {without_places(damage.place)}; to give it up, stop the broker: {GIVE_UP_COMMAND}"
+    return Refused(offset, reason, damage)
 
 
 def _origin(record: StoredMessage) -> str | None:

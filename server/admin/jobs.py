@@ -121,8 +121,10 @@ COUNTED_MAX: Final = 100_000
 class DeadLetterWork:
     """Sends dead letters. A portion that was sent but not recorded before a crash is sent once more."""
 
-    def __init__(self, box: DeadLetterBox) -> None:
+    def __init__(self, box: DeadLetterBox, report: Callable[[Exception], None]) -> None:
+        """`report` is called with the damage that the work goes past."""
         self._box = box
+        self._report = report
 
     def check(self, asked: DeadLetterResend) -> None:
         """Check the parameters. Raises TopicNotFound, Invalid."""
@@ -153,6 +155,9 @@ class DeadLetterWork:
                     {"sent": portion.sent, "refused": len(portion.refused)},
                     [f"offset {each.offset}: {each.reason}" for each in portion.refused],
                 )
+                for each in portion.refused:
+                    if each.damage is not None:
+                        self._report(each.damage)
                 running.keep()
                 await running.rest()
 

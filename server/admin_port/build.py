@@ -133,7 +133,7 @@ def make_operators_work(sources: Sources, administration: Administration) -> Ope
         JobTable(store.state_engine),
         {
             JobKind.RESET_OFFSET: ResetWork(administration, its.delivery, store.offsets),
-            JobKind.RESEND_DEAD_LETTERS: DeadLetterWork(box),
+            JobKind.RESEND_DEAD_LETTERS: DeadLetterWork(box, its.edge.error_reporter.report),
             JobKind.RESEND_MESSAGES: MessageResendWork(store.messages, store.topics, maintenance.key_index, resender),
         },
         writer=its.delivery.writer,

@@ -3,7 +3,7 @@ here.
 """
 
 from quarry_mq.server.delivery.delivery import Delivery
-from quarry_mq.server.delivery.fetch import DeadLetters, Forwarded, command_past
+from quarry_mq.server.delivery.fetch import GIVE_UP_COMMAND, DeadLetters, Forwarded, command_past
 from quarry_mq.server.delivery.handles import ReceiptHandle
 from quarry_mq.server.delivery.model import Delivered, MessageSource, ReceiveRequest
 from quarry_mq.server.delivery.retry_topics import retry_topic_name
@@ -11,6 +11,7 @@ from quarry_mq.server.delivery.state.inflight import GroupState, InFlightTable, 
 from quarry_mq.server.delivery.state.subscription import Subscription, WaitingPoll
 
 __all__ = [
+    "GIVE_UP_COMMAND",
     "DeadLetters",
     "Delivered",
     "Delivery",

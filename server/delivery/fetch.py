@@ -136,6 +136,10 @@ class _Outcome(Enum):
 DAMAGED_QUEUES_MAX: Final = 256
 
 
+GIVE_UP_COMMAND: Final = "quarry recover STORE --replace-damaged --dry-run"
+"""Shows, on the stopped broker, what it takes to give damaged records up."""
+
+
 def command_past(queue: QueueId, offset: QueueOffset, group: str | None = None) -> str:
     """Return the command that moves a group behind a damaged record; without a group, GROUP stands for its name."""
     name = "GROUP" if group is None else quoted(group)

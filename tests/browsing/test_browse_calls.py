@@ -17,7 +17,8 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import browsing_pb2 as pb
 from quarry_mq.protocol.signature import signed_admin_headers
 from quarry_mq.server.admin import browsing as browsing_module
 from quarry_mq.server.admin_port.messages import browsing
-from quarry_mq.store.message import PhysicalOffset
+from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.message import ConsumeQueueEntry, PhysicalOffset
 from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.record import StoredMessage, decode_record, encode_replacement
 from tests.browsing.served import Served, served
@@ -235,6 +236,36 @@ def test_messages_are_followed_as_they_come_with_a_filter(broker: Served) -> Non
 
     broker.run(follow())
     assert broker.broker.broker._tails._by_topic == {}
+
+
+def test_damaged_records_are_told_and_what_follows_them_comes(broker: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = broker.topic(queues=1)
+    store = broker.broker.broker._tails._store
+    whole = store.read
+
+    def damaged(entry: ConsumeQueueEntry) -> StoredMessage:
+        if entry.queue_offset == 1:
+            raise StoreDamaged(Path("/store/commitlog/0"), "the record is damaged", record_at=entry.physical_offset)
+        return whole(entry)
+
+    async def follow() -> list[pb.DamagedMessage]:
+        call = await begun(broker, topic=topic)
+        monkeypatch.setattr(store, "read", damaged)
+        await broker.client.sent(*(message(topic, b"%d" % number) for number in range(3)))
+        found: list[bytes] = []
+        told: list[pb.DamagedMessage] = []
+        while len(found) < 2:
+            answer = await call.read()
+            found += bodies(answer)
+            told += answer.damaged
+        assert found == [b"0", b"2"]
+        call.cancel()
+        return told
+
+    [told] = broker.run(follow())
+    assert (told.queue, told.offset) == (0, 1)
+    assert told.command == f"quarry group reset-offset GROUP --topic {topic} --queue 0 --to 2"
+    assert [each.record_at for each in broker.broker.broker._error_reporter.damage()]
 
 
 def test_no_more_come_than_the_caller_wants_and_the_others_are_counted(broker: Served) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 from asyncio.subprocess import PIPE
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -123,6 +124,33 @@ def test_what_cannot_be_sent_is_named_and_stays(with_broker: WithBroker) -> None
             code, _, told = await run_command("list", "nobody", *admin)
             assert code != 0
             assert "group nobody has no dead letters" in told
+
+    with_broker(test, delivery=EARLIEST)
+
+
+def test_a_damaged_dead_letter_holds_up_no_other_and_is_named(with_broker: WithBroker, tmp_path: Path) -> None:
+    async def test(broker: RunningBroker) -> None:
+        async with Client(broker.endpoint) as client:
+            await with_dead_letters(broker, client, b"a", b"to be damaged", b"c")
+            [segment] = tmp_path.glob("**/commitlog/0*")
+            content = segment.read_bytes()
+            place = content.rindex(b"to be damaged", 0, content.rindex(b"to be damaged"))  # behind it are properties
+            with segment.open("r+b") as file:
+                file.seek(place)
+                file.write(b"TO BE DAMAGED")
+            admin = ("--admin", broker.admin)
+            code, letters, told = await run_command("list", "billing", *admin)
+            assert (code, [each["messageId"] for each in letters]) == (1, ["a", "c"])
+            assert "offset 1 is left out: " in told
+            assert "to give it up, stop the broker: quarry recover STORE --replace-damaged --dry-run" in told
+            code, [answer], _ = await run_command("resend", "billing", *admin)
+            assert (code, answer["resent"]) == (1, 2)
+            assert "'offset': 1, 'reason': 'its record is damaged: commitlog/" in str(answer["refused"])
+            overview = OverviewServiceStub(grpc.aio.insecure_channel(broker.admin))
+            found = await overview.GetOverview(overview_pb2.GetOverviewRequest())
+            assert "damage-met" in {each.kind for each in found.concern_details}
+            code, [], _ = await run_command("list", "billing", *admin)
+            assert code == 1
 
     with_broker(test, delivery=EARLIEST)
 

@@ -42,11 +42,19 @@ def list_letters(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """List the dead letters of a group, oldest first."""
+    """List the dead letters of a group, oldest first.
+
+    Damaged records are left out, with a note on standard error that has the command with which they are given up. Exit
+    code 1 when there are some.
+    """
     with service_port(admin, DeadLetterServiceStub) as broker:
         request = pb.ListDeadLettersRequest(group=name, from_offset=start, count=limit)
         found = broker.ListDeadLetters(request, timeout=CALL_TIMEOUT_S)
     print_rows(map(_fields, found.dead_letters), COLUMNS, as_json=as_json, kind="dead letters")
+    for each in found.damaged:
+        say(f"offset {each.offset} is left out: {word(each.reason, err=True)}", err=True)
+        say(f"to give it up, stop the broker: {word(each.command, err=True)}", err=True)
+    raise typer.Exit(Exit.FINDING if found.damaged else Exit.FINE)
 
 
 @commands.command()
@@ -73,7 +81,8 @@ def resend(
 
     No other group gets them. They are delivered with their original topic and a new count of attempts, and remain in
     the list of dead letters. Ends with status 1 when some could not be sent, because their topic does not exist or is
-    not known. They still count as never sent again, and the next call tries them again.
+    not known, or because their records are damaged. They still count as never sent again, and the next call tries them
+    again.
 
     More than 1,000 are sent by a job, which is then shown.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Annotated, Final
@@ -91,7 +91,7 @@ def browse(
             tail = pb.TailMessagesRequest(
                 topic=topic, lite_topic=lite, queue=queue, filter=chosen, messages_per_second_max=rate
             )
-            found = _followed(broker, tail, admin)
+            found = _followed(broker, tail, admin, damaged)
         else:
             page = pb.BrowseMessagesRequest(
                 topic=topic, lite_topic=lite, queue=queue, filter=chosen, is_ascending=not backwards
@@ -129,9 +129,7 @@ def _pages(
     """Yield the messages page after page; damaged ones are told of on standard error and added to `damaged`."""
     while True:
         answer = broker.BrowseMessages(request, timeout=CALL_TIMEOUT_S)
-        for each in answer.damaged:
-            say(f"queue {each.queue}, offset {each.offset} is passed over: {word(each.reason, err=True)}", err=True)
-            say(f"a group goes on behind it with: {word(each.command, err=True)}", err=True)
+        _tell_damaged(answer.damaged)
         damaged += answer.damaged
         yield from answer.messages
         if not answer.HasField("next"):
@@ -139,11 +137,19 @@ def _pages(
         request.cursor = answer.next
 
 
+def _tell_damaged(damaged: Iterable[pb.DamagedMessage]) -> None:
+    for each in damaged:
+        say(f"queue {each.queue}, offset {each.offset} is passed over: {word(each.reason, err=True)}", err=True)
+        say(f"a group goes on behind it with: {word(each.command, err=True)}", err=True)
+
+
 def _followed(
-    broker: BrowsingServiceStub, request: pb.TailMessagesRequest, address: str
+    broker: BrowsingServiceStub, request: pb.TailMessagesRequest, address: str, damaged: list[pb.DamagedMessage]
 ) -> Iterator[pb.BrowsedMessage]:
-    """Yield the messages as they come; the number of skipped messages is printed on standard error."""
+    """Yield the messages as they come; damaged ones and the number left out are told of on standard error."""
     for answer in broker.TailMessages(request):
+        _tell_damaged(answer.damaged)
+        damaged += answer.damaged
         yield from answer.messages
         if answer.left_out:
             say(f"{address}: {answer.left_out} messages were left out because they arrived too fast", err=True)

@@ -17,6 +17,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.browsing_pb2_grpc import (
     add_BrowsingServiceServicer_to_server,
 )
 from quarry_mq.server.admin.browsing import (
+    DamagedMessage,
     MessageBrowser,
     MessageWish,
     Rate,
@@ -122,15 +123,7 @@ class BrowsingService(BrowsingServiceServicer):
             messages=self._messages(found.messages, found.entries, chosen),
             looked_at=found.looked_at,
             looked_up_to_ms=found.looked_up_to_ms,
-            damaged=[
-                pb.DamagedMessage(
-                    queue=each.queue.number,
-                    offset=each.offset,
-                    reason=without_places(each.reason),
-                    command=each.command,
-                )
-                for each in found.damaged
-            ],
+            damaged=map(damaged_message, found.damaged),
         )
         if found.next is not None:
             answer.next = pack_cursor(
@@ -157,8 +150,9 @@ class BrowsingService(BrowsingServiceServicer):
                 tail, rate, count_max=LIMIT_MAX, size_max=ANSWER_SIZE_MAX // 2, time_slice=time_slice
             )
         messages = self._messages(seen.messages, seen.entries, chosen)
-        if messages or seen.left_out:
-            await context.write(pb.TailMessagesResponse(messages=messages, left_out=seen.left_out))
+        if messages or seen.left_out or seen.damaged:
+            damaged = map(damaged_message, seen.damaged)
+            await context.write(pb.TailMessagesResponse(messages=messages, left_out=seen.left_out, damaged=damaged))
 
     def _require(self, topic: str) -> None:
         """Check that the tail may continue. Raises PermissionDenied, TopicNotFound."""
@@ -200,6 +194,12 @@ class BrowsingService(BrowsingServiceServicer):
                 each.lite_offset = entry.queue_offset
             messages.append(each)
         return messages
+
+
+def damaged_message(each: DamagedMessage) -> pb.DamagedMessage:
+    return pb.DamagedMessage(
+        queue=each.queue.number, offset=each.offset, reason=without_places(each.reason), command=each.command
+    )
 
 
 def _lite(topic: Topic, request: pb.BrowseMessagesRequest | pb.TailMessagesRequest) -> Selected:

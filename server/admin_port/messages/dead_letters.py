@@ -19,6 +19,7 @@ from quarry_mq.protocol.messages.system_flag import COMPRESSED
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.proto.quarry.admin.v1 import dead_letters_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.browsing_pb2 import DamagedMessage
 from quarry_mq.protocol.proto.quarry.admin.v1.dead_letters_pb2_grpc import (
     DeadLetterServiceServicer,
     add_DeadLetterServiceServicer_to_server,
@@ -27,11 +28,12 @@ from quarry_mq.protocol.times import fill_ms
 from quarry_mq.server.admin.dead_letter_box import DeadLetter, DeadLetterBox, DeadLetterList, Resent
 from quarry_mq.server.admin.jobs import Outcomes
 from quarry_mq.server.admin_port.calls.edge import answered, caller_may_read, given, not_negative, refuse
+from quarry_mq.server.delivery import GIVE_UP_COMMAND
 from quarry_mq.server.front.contract import MessageHandler
 from quarry_mq.server.front.local_call import LocalCall
 from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.server.wire.messages import COMPRESSED_BY, fill_message, is_gzip_of_sender
-from quarry_mq.server.wire.status import Refused
+from quarry_mq.server.wire.status import Refused, without_places
 from quarry_mq.store.errors import Unavailable, without_frames
 from quarry_mq.store.message import Host, QueueOffset, host_text
 from quarry_mq.store.metadata import Topic, TopicType
@@ -64,6 +66,8 @@ class DeadLetterService(DeadLetterServiceServicer):
                 start = QueueOffset(not_negative("from_offset", request.from_offset))
             group = given("group", request.group)
             listed = self._box.list(group, start, request.count or LISTED_DEFAULT)
+            for each in listed.damaged:
+                self._error_reporter.report(each.damage)
             return list_message(listed._replace(letters=[each for each in listed.letters if _may_see(each)]))
         except Exception as error:  # noqa: BLE001 - the edge: whatever it is, the caller gets an answer
             await refuse(context, error, self._error_reporter)
@@ -77,7 +81,11 @@ class DeadLetterService(DeadLetterServiceServicer):
         group = given("group", request.group)
         self._box.require_few(group, request.offsets)
         offsets = [QueueOffset(not_negative("offsets", offset)) for offset in request.offsets]
-        return resent_message(await self._box.resend(group, offsets, dry_run=request.dry_run))
+        done = await self._box.resend(group, offsets, dry_run=request.dry_run)
+        for each in done.refused:
+            if each.damage is not None:
+                self._error_reporter.report(each.damage)
+        return resent_message(done)
 
 
 def _may_see(letter: DeadLetter) -> bool:
@@ -91,6 +99,10 @@ def list_message(listed: DeadLetterList) -> pb.ListDeadLettersResponse:
         minimum_offset=listed.minimum,
         maximum_offset=listed.maximum,
         next_offset=listed.next_offset,
+        damaged=[
+            DamagedMessage(offset=each.offset, reason=without_places(each.damage.place), command=GIVE_UP_COMMAND)
+            for each in listed.damaged
+        ],
     )
 
 

@@ -96,9 +96,11 @@ class TailMessagesRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., lite_topic: _Optional[str] = ..., queue: _Optional[int] = ..., filter: _Optional[_Union[MessageFilter, _Mapping]] = ..., messages_per_second_max: _Optional[int] = ..., ends_after_ms: _Optional[int] = ...) -> None: ...
 
 class TailMessagesResponse(_message.Message):
-    __slots__ = ("messages", "left_out")
+    __slots__ = ("messages", "left_out", "damaged")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[BrowsedMessage]
     left_out: int
-    def __init__(self, messages: _Optional[_Iterable[_Union[BrowsedMessage, _Mapping]]] = ..., left_out: _Optional[int] = ...) -> None: ...
+    damaged: _containers.RepeatedCompositeFieldContainer[DamagedMessage]
+    def __init__(self, messages: _Optional[_Iterable[_Union[BrowsedMessage, _Mapping]]] = ..., left_out: _Optional[int] = ..., damaged: _Optional[_Iterable[_Union[DamagedMessage, _Mapping]]] = ...) -> None: ...

@@ -22,27 +22,28 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from quarry_mq.protocol.proto.quarry.admin.v1 import browsing_pb2 as quarry_dot_admin_dot_v1_dot_browsing__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"quarry/admin/v1/dead_letters.proto\x12\x0fquarry.admin.v1\"`\n\x16ListDeadLettersRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x18\n\x0b\x66rom_offset\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05\x63ount\x18\x03 \x01(\x05\x42\x0e\n\x0c_from_offset\"\x96\x01\n\nDeadLetter\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x0b\n\x03tag\x18\x04 \x01(\t\x12\x0c\n\x04keys\x18\x05 \x03(\t\x12\x10\n\x08\x61ttempts\x18\x06 \x01(\x05\x12\x14\n\x0cstored_at_ms\x18\x07 \x01(\x03\x12\x12\n\nwas_resent\x18\x08 \x01(\x08\"\x91\x01\n\x17ListDeadLettersResponse\x12\x31\n\x0c\x64\x65\x61\x64_letters\x18\x01 \x03(\x0b\x32\x1b.quarry.admin.v1.DeadLetter\x12\x16\n\x0eminimum_offset\x18\x02 \x01(\x03\x12\x16\n\x0emaximum_offset\x18\x03 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x03\"K\n\x18ResendDeadLettersRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07offsets\x18\x02 \x03(\x03\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"`\n\x19ResendDeadLettersResponse\x12\x0e\n\x06resent\x18\x01 \x01(\x03\x12\x33\n\x07refused\x18\x02 \x03(\x0b\x32\".quarry.admin.v1.RefusedDeadLetter\"3\n\x11RefusedDeadLetter\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t2\xe5\x01\n\x11\x44\x65\x61\x64LetterService\x12\x64\n\x0fListDeadLetters\x12\'.quarry.admin.v1.ListDeadLettersRequest\x1a(.quarry.admin.v1.ListDeadLettersResponse\x12j\n\x11ResendDeadLetters\x12).quarry.admin.v1.ResendDeadLettersRequest\x1a*.quarry.admin.v1.ResendDeadLettersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"quarry/admin/v1/dead_letters.proto\x12\x0fquarry.admin.v1\x1a\x1equarry/admin/v1/browsing.proto\"`\n\x16ListDeadLettersRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x18\n\x0b\x66rom_offset\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05\x63ount\x18\x03 \x01(\x05\x42\x0e\n\x0c_from_offset\"\x96\x01\n\nDeadLetter\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x12\n\nmessage_id\x18\x02 \x01(\t\x12\r\n\x05topic\x18\x03 \x01(\t\x12\x0b\n\x03tag\x18\x04 \x01(\t\x12\x0c\n\x04keys\x18\x05 \x03(\t\x12\x10\n\x08\x61ttempts\x18\x06 \x01(\x05\x12\x14\n\x0cstored_at_ms\x18\x07 \x01(\x03\x12\x12\n\nwas_resent\x18\x08 \x01(\x08\"\xc3\x01\n\x17ListDeadLettersResponse\x12\x31\n\x0c\x64\x65\x61\x64_letters\x18\x01 \x03(\x0b\x32\x1b.quarry.admin.v1.DeadLetter\x12\x16\n\x0eminimum_offset\x18\x02 \x01(\x03\x12\x16\n\x0emaximum_offset\x18\x03 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x03\x12\x30\n\x07\x64\x61maged\x18\x05 \x03(\x0b\x32\x1f.quarry.admin.v1.DamagedMessage\"K\n\x18ResendDeadLettersRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07offsets\x18\x02 \x03(\x03\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"`\n\x19ResendDeadLettersResponse\x12\x0e\n\x06resent\x18\x01 \x01(\x03\x12\x33\n\x07refused\x18\x02 \x03(\x0b\x32\".quarry.admin.v1.RefusedDeadLetter\"3\n\x11RefusedDeadLetter\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x0e\n\x06reason\x18\x02 \x01(\t2\xe5\x01\n\x11\x44\x65\x61\x64LetterService\x12\x64\n\x0fListDeadLetters\x12\'.quarry.admin.v1.ListDeadLettersRequest\x1a(.quarry.admin.v1.ListDeadLettersResponse\x12j\n\x11ResendDeadLetters\x12).quarry.admin.v1.ResendDeadLettersRequest\x1a*.quarry.admin.v1.ResendDeadLettersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quarry.admin.v1.dead_letters_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_start=55
-  _globals['_LISTDEADLETTERSREQUEST']._serialized_end=151
-  _globals['_DEADLETTER']._serialized_start=154
-  _globals['_DEADLETTER']._serialized_end=304
-  _globals['_LISTDEADLETTERSRESPONSE']._serialized_start=307
-  _globals['_LISTDEADLETTERSRESPONSE']._serialized_end=452
-  _globals['_RESENDDEADLETTERSREQUEST']._serialized_start=454
-  _globals['_RESENDDEADLETTERSREQUEST']._serialized_end=529
-  _globals['_RESENDDEADLETTERSRESPONSE']._serialized_start=531
-  _globals['_RESENDDEADLETTERSRESPONSE']._serialized_end=627
-  _globals['_REFUSEDDEADLETTER']._serialized_start=629
-  _globals['_REFUSEDDEADLETTER']._serialized_end=680
-  _globals['_DEADLETTERSERVICE']._serialized_start=683
-  _globals['_DEADLETTERSERVICE']._serialized_end=912
+  _globals['_LISTDEADLETTERSREQUEST']._serialized_start=87
+  _globals['_LISTDEADLETTERSREQUEST']._serialized_end=183
+  _globals['_DEADLETTER']._serialized_start=186
+  _globals['_DEADLETTER']._serialized_end=336
+  _globals['_LISTDEADLETTERSRESPONSE']._serialized_start=339
+  _globals['_LISTDEADLETTERSRESPONSE']._serialized_end=534
+  _globals['_RESENDDEADLETTERSREQUEST']._serialized_start=536
+  _globals['_RESENDDEADLETTERSREQUEST']._serialized_end=611
+  _globals['_RESENDDEADLETTERSRESPONSE']._serialized_start=613
+  _globals['_RESENDDEADLETTERSRESPONSE']._serialized_end=709
+  _globals['_REFUSEDDEADLETTER']._serialized_start=711
+  _globals['_REFUSEDDEADLETTER']._serialized_end=762
+  _globals['_DEADLETTERSERVICE']._serialized_start=765
+  _globals['_DEADLETTERSERVICE']._serialized_end=994
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from quarry_mq.protocol.proto.quarry.admin.v1 import browsing_pb2 as _browsing_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -37,16 +38,18 @@ class DeadLetter(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., message_id: _Optional[str] = ..., topic: _Optional[str] = ..., tag: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., attempts: _Optional[int] = ..., stored_at_ms: _Optional[int] = ..., was_resent: _Optional[bool] = ...) -> None: ...
 
 class ListDeadLettersResponse(_message.Message):
-    __slots__ = ("dead_letters", "minimum_offset", "maximum_offset", "next_offset")
+    __slots__ = ("dead_letters", "minimum_offset", "maximum_offset", "next_offset", "damaged")
     DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
     MINIMUM_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAXIMUM_OFFSET_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DAMAGED_FIELD_NUMBER: _ClassVar[int]
     dead_letters: _containers.RepeatedCompositeFieldContainer[DeadLetter]
     minimum_offset: int
     maximum_offset: int
     next_offset: int
-    def __init__(self, dead_letters: _Optional[_Iterable[_Union[DeadLetter, _Mapping]]] = ..., minimum_offset: _Optional[int] = ..., maximum_offset: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
+    damaged: _containers.RepeatedCompositeFieldContainer[_browsing_pb2.DamagedMessage]
+    def __init__(self, dead_letters: _Optional[_Iterable[_Union[DeadLetter, _Mapping]]] = ..., minimum_offset: _Optional[int] = ..., maximum_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., damaged: _Optional[_Iterable[_Union[_browsing_pb2.DamagedMessage, _Mapping]]] = ...) -> None: ...
 
 class ResendDeadLettersRequest(_message.Message):
     __slots__ = ("group", "offsets", "dry_run")
