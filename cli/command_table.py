@@ -212,6 +212,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "context": Entry(
             "quarry_mq.cli.context_commands:commands", "Contexts: addresses, TLS files and users of your brokers."
         ),
+        "help": Entry("quarry_mq.cli.terminal.help:show_help", "Show the help of a command, as `-h` does."),
         "completion": Entry(
             "quarry_mq.cli.completion:completion",
             "Print a script for shell completion of commands, options, and names of contexts, topics and groups.",

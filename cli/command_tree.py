@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +36,7 @@ class Commands(TyperGroup):
             for section, entries in SECTIONS.items()
             for name, entry in entries.items()
         }
-        _hide_types_of_switches(self)
+        _make_help_plain(self)
 
     def load(self, name: str) -> Any:
         """Import a command of the table with its options, or a family with its commands."""
@@ -43,6 +45,7 @@ class Commands(TyperGroup):
             from quarry_mq.cli.completion import attach
 
             attach(command, name)
+        command.rich_help_panel = getattr(self.commands[name], "rich_help_panel", None)
         self.commands[name] = command
         return command
 
@@ -70,17 +73,42 @@ class Commands(TyperGroup):
 
 def _loaded(name: str, entry: Entry) -> Any:
     command = _made(name, entry)
-    _hide_types_of_switches(command)
+    _make_help_plain(command)
     return command
 
 
-def _hide_types_of_switches(command: Any) -> None:
-    """Make help show a switch without a value: typer shows `<bool>`, which is nothing to type."""
+def _make_help_plain(command: Any) -> None:
+    """Make help show what can be typed, and paragraphs as wide as the terminal.
+
+    typer shows types such as `<str>` and `<bool>`, which are nothing to type, puts braces around arguments, and breaks
+    lines where the source does.
+    """
+    if command.help:
+        command.help = "\n\n".join(" ".join(each.split()) for each in command.help.split("\n\n"))
+    command.get_help_option = partial(_help_option, command.get_help_option)
     for param in command.params:
         if getattr(param, "is_flag", False):
             param.metavar = ""
+        elif param.param_type_name == "argument":
+            param.get_usage_pieces = partial(_usage, param)
+            param.display_type_rich = _no_type
     for inner in getattr(command, "commands", {}).values():
-        _hide_types_of_switches(inner)
+        _make_help_plain(inner)
+
+
+def _help_option(made: Callable[[Any], Any], context: Any) -> Any:
+    option = made(context)
+    if option is not None:
+        option.metavar = ""
+    return option
+
+
+def _usage(param: Any, _context: Any) -> list[str]:
+    return [param.metavar or param.name.upper()]
+
+
+def _no_type(ctx: Any = None) -> None:
+    """Return no type for an argument: any text can be typed."""
 
 
 def _made(name: str, entry: Entry) -> Any:

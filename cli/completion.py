@@ -17,7 +17,8 @@ from typing import Annotated, Any, Final
 import typer
 from typer._completion_classes import completion_init
 
-from quarry_mq.cli.context_file import ContextInvalid, context_names, contexts_file, current_name, read_context
+from quarry_mq.cli.context_file import ContextInvalid, context_names, current_name
+from quarry_mq.cli.contexts import context_of
 from quarry_mq.cli.terminal.text import say
 
 NAMES_SHOWN_MAX: Final = 200
@@ -31,6 +32,7 @@ _FAMILIES: Final = {
     "dlq": "group",
     "user": "user",
     "context": "context",
+    "cluster": "member",
 }
 """The kind of names that the argument NAME takes in a family of commands."""
 _NAMES: Final = {
@@ -132,7 +134,7 @@ def _attach(path: str, command: Any) -> None:
 def kind_of(path: str, param: Any) -> str | None:
     """Return what an argument or option takes: a kind of names, or fixed words separated by `|`; None: anything."""
     if param.param_type_name == "argument":
-        spelled = (param.metavar or param.name.upper()).removesuffix("...")
+        spelled = (param.metavar or param.name.upper()).removesuffix("...").strip("[]")
         if spelled == "NAME":
             return None if path in _NEW else _FAMILIES.get(path.split(maxsplit=1)[0])
         if spelled == "ACTION":
@@ -186,10 +188,10 @@ def _asked(kind: str, ctx: Any, begun: str) -> Sequence[str]:
     context = None
     if name is not None:
         try:
-            context = read_context(contexts_file(), name)
+            context = context_of(name)
         except ContextInvalid:
             return ()
-    said = ctx.params.get("admin")
+    said = ctx.params.get("admin") or ctx.params.get("_admin")
     admin = said if said not in (None, ADMIN_DEFAULT) else (context and context.admin) or ADMIN_DEFAULT
     return names_of(kind, admin, context, prefix=begun)
 

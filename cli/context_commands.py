@@ -27,7 +27,7 @@ _FILES: Final = ("tls_ca", "tls_certificate", "tls_key", "secret_file")
 
 commands: Final = typer.Typer(no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.", show_default=False)]
 NameOrNone = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="Default: the context of this run.", show_default=False)
 ]
@@ -41,7 +41,7 @@ def list_contexts(*, as_json: Json = False) -> None:
 
 @commands.command()
 def show(name: NameOrNone = None, *, as_json: Json = False) -> None:
-    """Show one context, and its problem if it has one. Exit code 1 when it has one."""
+    """Show one context, and its problem if it has one. Exit status 1 when it has one."""
     fields = _fields(_named(name))
     print_object(fields, as_json=as_json)
     raise typer.Exit(Exit.FINE if fields["problem"] is None else Exit.FINDING)
@@ -51,7 +51,7 @@ def show(name: NameOrNone = None, *, as_json: Json = False) -> None:
 def ask(name: NameOrNone = None, *, as_json: Json = False) -> None:
     """Ask the broker of a context who it is, and check whether its messaging port can be reached.
 
-    Exit code 1: a port does not answer, or not as it should.
+    Exit status 1: a port does not answer, or not as it should.
     """
     name = _named(name)
     try:
@@ -59,6 +59,7 @@ def ask(name: NameOrNone = None, *, as_json: Json = False) -> None:
     except ContextInvalid as error:
         end(Exit.COULD_NOT_RUN, str(error))
     rows: list[dict[str, object]] = []
+    endpoint = context.endpoint
     if context.admin is not None:
         answer = who_is(context.admin, context)
         if answer is None:
@@ -66,11 +67,13 @@ def ask(name: NameOrNone = None, *, as_json: Json = False) -> None:
         else:
             seen = answer.refusal if answer.broker is None else f"{answer.broker.name}, version {answer.broker.version}"
         is_fine = answer is not None and answer.broker is not None
+        if endpoint is None and answer is not None and answer.broker is not None:
+            endpoint = answer.broker.messaging_address
         rows.append({"port": "admin", "address": context.admin, "isFine": is_fine, "seen": seen})
-    if context.endpoint is not None:
-        is_fine = is_reached(context.endpoint, context)
+    if endpoint is not None:
+        is_fine = is_reached(endpoint, context)
         seen = "reached" if is_fine else "no answer"
-        rows.append({"port": "messaging", "address": context.endpoint, "isFine": is_fine, "seen": seen})
+        rows.append({"port": "messaging", "address": endpoint, "isFine": is_fine, "seen": seen})
     print_rows(rows, TEST_COLUMNS, as_json=as_json, kind="addresses")
     raise typer.Exit(Exit.FINE if all(row["isFine"] for row in rows) else Exit.FINDING)
 
@@ -83,7 +86,10 @@ def add(
         str | None, typer.Option("--admin", metavar="HOST:PORT", help="Address of the admin port.")
     ] = None,
     endpoint: Annotated[
-        str | None, typer.Option("--endpoint", metavar="HOST:PORT", help="Address of the messaging port.")
+        str | None,
+        typer.Option(
+            "--endpoint", metavar="HOST:PORT", help="Address of the messaging port. Default: the broker says it."
+        ),
     ] = None,
     tls: Annotated[bool, typer.Option("--tls", help="Use TLS; also implied by the options for TLS files.")] = False,
     tls_ca: Annotated[

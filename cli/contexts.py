@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from contextvars import ContextVar
 from typing import Final
 
 import typer
 
-from quarry_mq.cli.context_file import Context, ContextInvalid, contexts_file, current_name, read_context
+from quarry_mq.cli.context_file import Context, ContextInvalid, all_contexts, contexts_file, current_name, read_context
 from quarry_mq.cli.terminal.exit import Exit, end
 
+_ADDRESS: Final = re.compile(r"[^\s/]+:\d{1,5}")
 _CHOSEN: Final[ContextVar[str | None]] = ContextVar("chosen", default=None)
 
 
@@ -24,9 +26,16 @@ def chosen() -> Context | None:
     if name is None:
         return None
     try:
-        return read_context(contexts_file(), name)
+        return context_of(name)
     except ContextInvalid as error:
         end(Exit.COULD_NOT_RUN, str(error))
+
+
+def context_of(name: str) -> Context:
+    """Return the context of the file, or for an address one with this admin address alone. Raises ContextInvalid."""
+    if _ADDRESS.fullmatch(name) and name not in all_contexts():
+        return Context(admin=name)
+    return read_context(contexts_file(), name)
 
 
 def chosen_name() -> str | None:
@@ -39,7 +48,7 @@ def admin_of_context(context: typer.Context, param: typer.CallbackParam, value: 
 
 
 def endpoint_of_context(context: typer.Context, param: typer.CallbackParam, value: str) -> str:
-    """Callback of `--endpoint`: return the option, or the chosen context's value if the option is not given."""
+    """Callback of `--endpoint` where no broker is asked: return the option, or the chosen context's value."""
     return _given_or(context, param, value, "endpoint")
 
 
@@ -49,3 +58,9 @@ def _given_or(context: typer.Context, param: typer.CallbackParam, value: str, ke
         return value
     said = chosen()
     return value if said is None else getattr(said, key) or value
+
+
+def is_given(context: typer.Context, name: str | None) -> bool:
+    """Return whether an option is on the command line, as far as it was parsed."""
+    source = context.get_parameter_source(name or "")
+    return source is not None and source.name != "DEFAULT"

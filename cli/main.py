@@ -43,7 +43,8 @@ def quarry(
             "--context",
             metavar="NAME",
             envvar=NAME_VARIABLE,
-            help="Use the broker, TLS files and user of this context from ~/.config/quarry/contexts.toml.",
+            help="Use the broker, TLS files and user of this context from ~/.config/quarry/contexts.toml. HOST:PORT: "
+            "use the broker with this admin address.",
         ),
     ] = None,
     _version: Annotated[

@@ -46,7 +46,7 @@ def doctor(
     """Check a broker, its settings, its store and its machine for problems, and suggest fixes.
 
     Run it where the broker runs, as its user, with its settings: before a start, or beside the broker. Nothing is
-    changed. Exit code 0: no fault, 1: a fault.
+    changed. Exit status 0: no fault, 1: a fault.
     """
     counts = dict.fromkeys(Verdict, 0)
     for finding in _findings(config, store, chosen()):

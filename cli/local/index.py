@@ -52,7 +52,7 @@ UploadOptions = Annotated[
 
 @commands.command(name="list")
 def list_files(store: StoreOrNone = None, *, admin: AdminOrNone = None, as_json: Json = False) -> None:
-    """List the files, oldest first, with the range of times that each holds."""
+    """List the index files, oldest first, and the times of the messages in each."""
     admin = broker_of(admin, is_store_named=store is not None)
     if admin is not None:
         with _broker(store, admin) as broker:
@@ -76,7 +76,7 @@ def verify(
     """Check every byte of the files, including those in an object store, and tell which are damaged.
 
     A live broker rebuilds damaged files of the tiered index from its log. A file that is still being filled is not
-    checked. Exit code 0: all are whole, 1: some are damaged, 2: some could not be read.
+    checked. Exit status 0: all are whole, 1: some are damaged, 2: some could not be read.
     """
     statuses = {Exit.FINE}
 

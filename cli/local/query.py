@@ -43,7 +43,7 @@ def query(
     For a stopped store it searches the index files, the tiered index or RocketMQ's, and reads the log from where they
     end; if there are no index files, or some are elsewhere, it reads all of the log. A live broker has to keep an index
     (index.tiered or index.hash_files); a warning on stderr says if it lags behind the log, or if a file of it could not
-    be read. Exit code 1 when there is no such message.
+    be read. Exit status 1 when there is no such message.
     """
     begin_ms, end_ms = option_ms(since, "--since") or 0, option_ms(until, "--until")
     admin = broker_of(admin, is_store_named=store is not None)

@@ -60,7 +60,7 @@ def decode(
     Without --topic: everything in log order, blanks between segments included. With --topic, --queue and --offset:
     from that entry of the queue to its record.
 
-    Damage is reported on stderr with file, offset and reason, and ends the command with exit code 1.
+    Damage is reported on stderr with file, offset and reason, and ends the command with exit status 1.
     """
     lookup = (topic, queue, offset)
     if any(option is not None for option in lookup) and (None in lookup or at is not None):

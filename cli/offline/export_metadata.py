@@ -35,7 +35,7 @@ def export_metadata(
 ) -> None:
     """Write topics, groups, offsets and the progress of delayed messages, so that RocketMQ can go on with a store.
 
-    JSON files that are there are kept as `.bak`. Exit code 2: it could not run.
+    JSON files that are there are kept as `.bak`. Exit status 2: it could not run.
     """
     with opened(store) as open_store:
         now_ms = SystemClock().wall_ms()

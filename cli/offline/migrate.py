@@ -49,7 +49,7 @@ def migrate(
 
     The new queues are made beside the old ones, every entry of both is compared, and only then the store uses the new
     ones. The command may be interrupted at any moment, and run again. The old queues are kept in a directory whose name
-    is shown: delete it when you no longer need it. Exit code 0: done, or nothing to do, 1: old and new queues differ,
+    is shown: delete it when you no longer need it. Exit status 0: done, or nothing to do, 1: old and new queues differ,
     and the store is unchanged, 2: it could not run.
     """
     if (to is None) is not repair:

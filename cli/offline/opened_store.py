@@ -50,7 +50,7 @@ def _harmless(_logger: object, _method: str, event: EventDict) -> EventDict:
 
 @contextmanager
 def reporting_errors(store: Path) -> Iterator[None]:
-    """Turn errors of the block into one line on stderr and an exit code.
+    """Turn errors of the block into one line on stderr and an exit status.
 
     Damage is a finding; everything else (no store, locked, unreadable, no such queue) means that the command could
     not run.

@@ -46,7 +46,7 @@ def recover(
 ) -> None:
     """Recover a store as the broker does at its start, and close it as after a clean stop.
 
-    Exit code 0: nothing was damaged, 1: something was, or still is, 2: it could not run.
+    Exit status 0: nothing was damaged, 1: something was, or still is, 2: it could not run.
     """
     orders = Orders(replace_damaged=replace_damaged, rebuild_queues=rebuild_queues)
     with reporting_errors(store), logs_aside(logging.WARNING):

@@ -35,7 +35,7 @@ def restore(
 ) -> None:
     """Restore a store from a backup. The whole backup is checked before anything is written.
 
-    Exit code 1: the backup is damaged, every damaged or missing file is named. 2: the restore could not run. If it is
+    Exit status 1: the backup is damaged, every damaged or missing file is named. 2: the restore could not run. If it is
     interrupted, it leaves nothing that a broker would open.
     """
     if dry_run:

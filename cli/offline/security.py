@@ -33,7 +33,7 @@ def make_key(
     *,
     as_json: Json = False,
 ) -> None:
-    """Make a file with a new key for `security.key_file`, which only its owner may read.
+    """Create a file with a new key for `security.key_file`, which only its owner may read.
 
     Without the key no secret of the store can be read: keep a copy of it, and not where the store's backups are.
     """
@@ -64,7 +64,7 @@ def bootstrap(
 ) -> None:
     """Create the first super user of a stopped store, which may be new.
 
-    The secret is shown once. Exit code 2: it could not run.
+    The secret is shown once. Exit status 2: it could not run.
     """
     # Imported here: the other commands of `quarry user` need no store.
     from quarry_mq.cli.offline.opened_store import logs_aside, reporting_errors

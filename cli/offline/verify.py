@@ -31,7 +31,7 @@ def verify(
     """Compare commit log, consume queues, key index and metadata of a store or a backup, and show where they differ.
 
     Every record must have its consume queue entry and every entry its record; min and max offsets, checkpoint, topics,
-    groups and deliveries must match them. Exit code 0: all agree, 1: something differs, 2: it could not be read.
+    groups and deliveries must match them. Exit status 0: all agree, 1: something differs, 2: it could not be read.
     """
     report = verified(store, limit)
     show(report, as_json=as_json)

@@ -60,7 +60,7 @@ def export(
     The store may be running: its durable messages are exported. After a killed run readers see either nothing of it, or
     all of it once the command is run again.
 
-    Exit code 0: it is done, 1: the log is damaged (all else is exported), messages expired since the last export,
+    Exit status 0: it is done, 1: the log is damaged (all else is exported), messages expired since the last export,
     or bodies could not be uncompressed, 2: it could not run.
     """
     from_ms, to_ms = option_ms(since, "--since"), option_ms(until, "--until")

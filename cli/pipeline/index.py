@@ -43,7 +43,7 @@ def index(
     With a range of times only keys of messages stored then are indexed; a broker goes on where it ends. The old index
     is set aside. No broker may run on the store.
 
-    Exit code 0: it is done, 1: the log is damaged, 2: it could not run. After 1 or 2 the store is unchanged.
+    Exit status 0: it is done, 1: the log is damaged, 2: it could not run. After 1 or 2 the store is unchanged.
     """
     from_ms, to_ms = option_ms(since, "--since"), option_ms(until, "--until")
     begun_s = time.perf_counter()

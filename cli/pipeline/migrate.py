@@ -32,7 +32,8 @@ def migrate(
     It does what `quarry migrate --to rocksdb` does, but tasks read the log. No broker may run on the store. It may be
     interrupted at any moment, and run again.
 
-    Exit code 0: done, or nothing to do, 1: old and new queues differ, and the store is unchanged, 2: it could not run.
+    Exit status 0: done, or nothing to do, 1: old and new queues differ, and the store is unchanged, 2: it could not
+    run.
     """
     with spark_session("migrate", store, master, conf, PHASES) as spark:
         from quarry_mq.pipeline.migrate import migrate as migrate_on

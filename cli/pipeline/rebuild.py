@@ -36,7 +36,7 @@ def rebuild(
     messages are looked for, and the tiered key index is rebuilt if the store has one. No broker may run on the store.
     Queues that are kept in files go to RocksDB with `quarry pipeline migrate`.
 
-    Exit code 0: it is done, 1: the log is damaged, 2: it could not run. After 1 or 2 the store is unchanged.
+    Exit status 0: it is done, 1: the log is damaged, 2: it could not run. After 1 or 2 the store is unchanged.
     """
     begun_s = time.perf_counter()
     with spark_session("rebuild", store, master, conf, PHASES) as spark:

@@ -76,7 +76,7 @@ def replay(
     A message that cannot be sent because of its content (its body cannot be uncompressed, its tag is illegal) is
     listed, and the others are sent.
 
-    Exit code 0: it is done, 1: the log is damaged (all else is sent), or some messages could not be sent, 2: it could
+    Exit status 0: it is done, 1: the log is damaged (all else is sent), or some messages could not be sent, 2: it could
     not run, or not to its end.
     """
     from_ms, to_ms = option_ms(since, "--since"), option_ms(until, "--until")

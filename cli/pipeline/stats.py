@@ -52,7 +52,7 @@ def stats(
 
     The store may be running: its durable messages are counted. The lag of groups is only shown for a stopped store.
 
-    Exit code 0: it is done, 1: the log is damaged, and the undamaged part was counted, 2: it could not run.
+    Exit status 0: it is done, 1: the log is damaged, and the undamaged part was counted, 2: it could not run.
     """
     from_ms, to_ms = option_ms(since, "--since"), option_ms(until, "--until")
     if report is not None and not report.absolute().parent.is_dir():

@@ -40,7 +40,7 @@ def verify(
 
     The same comparison as `quarry verify`. No broker may run on the store; nothing of it is changed.
 
-    Exit code 0: all agree, 1: something differs, 2: it could not be read.
+    Exit status 0: all agree, 1: something differs, 2: it could not be read.
     """
     with spark_session("verify", store, master, conf, PHASES) as spark:
         from quarry_mq.pipeline.verify import verify as verify_on

@@ -16,7 +16,7 @@ from quarry_mq.cli.terminal.text import say
 def schema(
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="COMMAND...", help="The command, such as: topic list. Default: all commands."),
+        typer.Argument(metavar="[COMMAND]...", help="The command, such as: topic list. Default: all commands."),
     ] = None,
     *,
     as_page: Annotated[

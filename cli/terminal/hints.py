@@ -15,8 +15,12 @@ from typing import Final, NamedTuple
 from quarry_mq.cli.context_file import context_names
 
 NEAR_MAX: Final = 3
+LITE: Final = "lite topic of "
 Names = Callable[[str], Sequence[str]]
-"""Returns the existing names of a kind (`topic`, `group`, `user`, `setting`); none if no broker can be asked."""
+"""Returns the existing names of a kind; none if no broker can be asked.
+
+Kinds are `topic`, `group`, `user`, `setting`, `job` (the newest first), `member`, and `LITE` with the name of a topic.
+"""
 
 _Advice = Callable[[re.Match[str], Names], str | None]
 _TLS_WORDS: Final = ("ssl", "tls", "certificate", "handshake", "socket closed", "reset by peer")
@@ -84,6 +88,21 @@ def _no_setting(found: re.Match[str], names: Names) -> str:
     return _meant(found["name"], names("setting")) or "`quarry settings list` lists the settings that can be changed"
 
 
+def _no_lite_topic(found: re.Match[str], names: Names) -> str:
+    parent = found["parent"]
+    return _meant(found["name"], names(LITE + parent)) or f"`quarry lite list {shlex.quote(parent)}` lists all"
+
+
+def _no_job(found: re.Match[str], names: Names) -> str:
+    known = names("job")
+    newest = f"the newest is {known[0]}; " if known else ""
+    return _meant(found["name"], known) or f"{newest}`quarry job list` lists all"
+
+
+def _no_member(found: re.Match[str], names: Names) -> str:
+    return _meant(found["name"], names("member")) or "`quarry cluster members` lists all"
+
+
 def _meant(name: str, names: Sequence[str]) -> str | None:
     found = near(name, names)
     return f"did you mean {', '.join(found)}?" if found else None
@@ -144,9 +163,9 @@ RULES: Final = tuple(
         (r"\btopic (?P<name>\S+?):? .*\bwould lose (?:its|their) order\b", _order_would_break),
         (r"\bno user (?P<name>\S+)$", _no_user),
         (r"(?P<name>\S+): no setting that can be changed", _no_setting),
-        (r"\bhas no lite topic \S+$", _says("`quarry lite list TOPIC` lists all")),
-        (r"\bthere is no job \S+$", _says("`quarry job list` lists all")),
-        (r"\bno member '", _says("`quarry cluster members` lists all")),
+        (r"\btopic (?P<parent>\S+) has no lite topic (?P<name>\S+)$", _no_lite_topic),
+        (r"\bthere is no job (?P<name>\S+)$", _no_job),
+        (r"\bno member '(?P<name>[^']+)'", _no_member),
         (r"\bthe call is not signed\b", _not_signed),
         (r"\bno enabled user has this name and this secret\b", _not_known),
         (r"\bbehind the broker's clock\b|\bahead of the broker's clock\b", _says("set the clock of this machine")),

@@ -119,6 +119,27 @@ def test_a_context_is_tested(contexts: Contexts, broker: Broker) -> None:
     assert "version" in admin["seen"]
     contexts.rows("add", "away", "--admin", "127.0.0.1:1")
     assert contexts.rows("test", "away", status=1)[0]["seen"] == "no answer"
+    contexts.rows("add", "short", "--admin", broker.admin)
+    assert [each["address"] for each in contexts.rows("test", "short")] == [broker.admin, broker.endpoint]
+
+
+def test_the_admin_address_is_enough(contexts: Contexts, broker: Broker) -> None:
+    contexts.rows("add", "here", "--admin", broker.admin)
+    ways: list[tuple[tuple[str, ...], str | None]] = [
+        (("--context", "here", "produce", "orders", "x"), None),
+        (("--context", broker.admin, "produce", "orders", "x"), None),
+        (("produce", "orders", "x"), broker.admin),
+        (("produce", "orders", "x", "--admin", broker.admin), None),
+        (("consume", "orders", "--limit", "1", "--admin", broker.admin), None),
+        (("ping", "--count", "1", "--admin", broker.admin), None),
+    ]
+    for words, chosen in ways:
+        done = contexts.result(*words, chosen=chosen)
+        assert done.exit_code == 0, (words, done.output)
+    told = contexts.result("produce", "orders", "x", "--admin", "127.0.0.1:1").stderr
+    assert told.startswith("127.0.0.1:1: no answer from a broker")
+    told = contexts.result("consume", "order", "--admin", broker.admin).stderr
+    assert "did you mean orders?" in told
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,10 @@ def quarry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quarry]:
         quarry.run("group", "create", "billing")
         quarry.run("topic", "create", "events", "--type", "fifo")
         quarry.run("produce", "events", "x", "--message-group", "g")
+        line = tmp_path_factory.mktemp("lines") / "lite.jsonl"
+        line.write_text('{"body": "x", "liteTopic": "device-12"}\n')
+        quarry.run("produce", "sessions", "--file", line, "--json-lines")
+        quarry.run("message", "resend", "--topic", "events", "--queue", 0, "--dry-run")
         yield quarry
         broker.stop()
     finally:
@@ -49,8 +53,9 @@ def quarry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quarry]:
         (("user", "show", "nobody"), "`quarry user create nobody` creates it"),
         (("settings", "get", "limits.client"), "did you mean limits.clients"),
         (("settings", "get", "nothing"), "`quarry settings list` lists the settings that can be changed"),
-        (("lite", "show", "sessions", "nobody"), "`quarry lite list TOPIC` lists all"),
-        (("job", "show", 77), "`quarry job list` lists all"),
+        (("lite", "show", "sessions", "nobody"), "`quarry lite list sessions` lists all"),
+        (("lite", "show", "sessions", "device12"), "did you mean device-12?"),
+        (("job", "show", 77), "; `quarry job list` lists all"),
         (("produce", "orders", "x", "--message-group", "g"), "quarry topic create NAME --type fifo"),
         (("topic", "update", "events", "--queues", 3), "`quarry topic update events --permission read`"),
     ],
@@ -100,6 +105,10 @@ def test_stores(tmp_path: Path, golden_copy: GoldenStore) -> None:
     lock = PosixDisk().lock(store / "lock")
     assert "stop that broker first" in offline.hint("recover", store)
     lock.release()
+
+
+def test_a_member_that_is_near_is_named() -> None:
+    assert hint("127.0.0.1:8082: no member 'quary-1'", lambda _: ["quarry-1", "other"]) == "did you mean quarry-1?"
 
 
 def test_every_rule_is_met_by_a_test() -> None:

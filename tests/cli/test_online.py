@@ -73,7 +73,7 @@ def test_a_topics_life(quarry: Quarry) -> None:
 def test_topics_for_people(quarry: Quarry, topic: str) -> None:
     shown = quarry.run("topic", "show", topic)
     assert f"name          {topic}\n" in shown
-    assert "permission   read-write\n" in shown
+    assert "permission    read-write\n" in shown
     listed = quarry.run("topic", "list", "--prefix", topic).splitlines()
     assert listed[0].split() == ["NAME", "TYPE", "READ", "QUEUES", "WRITE", "QUEUES", "PERMISSION"]
     assert listed[1].split() == [topic, "normal", "2", "2", "read-write"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -64,8 +65,24 @@ def test_h_is_short_for_help(words: tuple[str, ...]) -> None:
     short, long = (CliRunner().invoke(app, [*words, option]) for option in ("-h", "--help"))
     assert short.exit_code == 0
     assert short.stdout == long.stdout
-    switches = [line for line in short.stdout.splitlines() if "<bool>" in line]
-    assert not [line for line in switches if "--help" not in line], "a switch takes no value"
+    assert not re.search("<(bool|str|path|list)", short.stdout), "these are nothing to type"
+
+
+def test_help_shows_how_a_command_is_typed() -> None:
+    told = CliRunner().invoke(app, ["acl", "allow", "-h"]).stdout
+    assert "Usage: quarry acl allow [OPTIONS] USER RESOURCE ACTION..." in told
+    assert "[OPTIONS] [STORE]" in CliRunner().invoke(app, ["queues", "-h"]).stdout
+
+
+@pytest.mark.parametrize("words", [(), ("topic",), ("topic", "create")])
+def test_help_before_a_command_is_the_same_as_after_it(words: tuple[str, ...]) -> None:
+    before, after = (CliRunner().invoke(app, typed) for typed in (["help", *words], [*words, "-h"]))
+    assert (before.exit_code, before.stdout) == (0, after.stdout)
+
+
+def test_help_of_no_command_names_near_ones() -> None:
+    told = CliRunner().invoke(app, ["help", "topic", "creat"])
+    assert (told.exit_code, "Did you mean 'create'?" in told.output) == (2, True)
 
 
 def test_the_version_is_told() -> None:

@@ -71,7 +71,14 @@ def test_every_command_and_option_explains_itself() -> None:
 
 def test_every_command_has_json_or_needs_none() -> None:
     without = {path for path, command in commands() if not any("--json" in each.opts for each in command.params)}
-    assert without == {"quarry serve", "quarry demo", "quarry console", "quarry completion", "quarry schema"}
+    assert without == {
+        "quarry serve",
+        "quarry demo",
+        "quarry console",
+        "quarry completion",
+        "quarry schema",
+        "quarry help",
+    }
 
 
 def test_the_page_tells_of_what_stands_before_a_command() -> None:

@@ -27,7 +27,6 @@ HAVE_REASONS: Final = {
     "MULTIPLE_TAGS": "a bit of the format that nothing reads",
     "crash": "the engine in memory is there for tests: it loses what was not synced",
     "from_checkpoint": "the engine in memory is there for tests: it opens what it saved",
-    "help": "the shape of a library's object",
     "is_old": "tests see that a reading failed",
     "is_stateless": "tests see when a decoder keeps nothing",
     "jump": "the clock that tests move",

@@ -40,7 +40,11 @@ Size = Annotated[int, typer.Option("--size", metavar="BYTES", min=1, help="Size 
 Rate = Annotated[
     float | None,
     typer.Option(
-        "--rate", metavar="N", min=0.001, help="Messages per second of all producers together.", show_default=False
+        "--rate",
+        metavar="N",
+        min=0.001,
+        help="Messages per second of all producers together. Default: as many as possible.",
+        show_default=False,
     ),
 ]
 Producers = Annotated[
@@ -58,7 +62,14 @@ Duration = Annotated[
 ]
 Count = Annotated[
     int | None,
-    typer.Option("--count", "-n", metavar="N", min=1, help="Number of messages to send.", show_default=False),
+    typer.Option(
+        "--count",
+        "-n",
+        metavar="N",
+        min=1,
+        help="Number of messages to send. Default: as many as --duration allows.",
+        show_default=False,
+    ),
 ]
 Queues = Annotated[
     int | None,
@@ -86,7 +97,8 @@ def bench(
 ) -> None:
     """Load a broker like real clients do, and show the results: messages, bytes, latencies and errors.
 
-    Topic and group are its own and go at the end. Exit code 1: some calls failed, or messages did not come.
+    The command creates a topic and a group, and deletes them at the end. Exit status 1: some calls failed, or messages
+    did not come.
     """
     if duration is not None and count is not None:
         raise typer.BadParameter("not allowed together with --duration", param_hint="--count")

@@ -23,9 +23,11 @@ CALL_TIMEOUT_S: Final = 600.0
 
 
 def call(
-    method: Annotated[str, typer.Argument(metavar="SERVICE/METHOD", show_default=False)],
+    method: Annotated[
+        str, typer.Argument(metavar="SERVICE/METHOD", help="The call, such as Admin/GetTopicRoute.", show_default=False)
+    ],
     request: Annotated[
-        str, typer.Argument(metavar="REQUEST", help="The request in JSON; - reads it from standard input.")
+        str, typer.Argument(metavar="[REQUEST]", help="The request in JSON; - reads it from standard input.")
     ] = "{}",
     *,
     admin: Admin = ADMIN_DEFAULT,
@@ -34,7 +36,7 @@ def call(
     """Make a call of the admin port with a request in protobuf's JSON, and show the answer.
 
     The service's package may be left out. Calls are signed where the context names a user, which grpcurl cannot do.
-    Ends with status 2 when the answer's status is not OK.
+    Exit status 2 when the answer's status is not OK.
     """
     called = _method(method)
     try:

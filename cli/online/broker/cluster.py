@@ -20,7 +20,7 @@ _ROWS: Final = ("name", "what", "kind", "count")
 
 commands: Final = typer.Typer(no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the member.", show_default=False)]
 
 
 @commands.command()

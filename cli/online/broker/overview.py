@@ -75,7 +75,10 @@ def overview(
 
 def history(
     series: Annotated[
-        list[str] | None, typer.Argument(metavar="[SERIES]...", help="Only these.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="[SERIES]...", help="Only these series, such as sent_per_second. Default: all.", show_default=False
+        ),
     ] = None,
     *,
     all_members: AllMembers = False,
@@ -84,9 +87,9 @@ def history(
 ) -> None:
     """Show the stats of the last hour, one line per series.
 
-    A column of the curve is a minute: its highest value, on a scale from 0 to the highest value of the hour; `·` is
-    unknown. With --json every number is printed, one each ten seconds; null is unknown. With --all rates and counts are
-    sums, and lags, percents and delays the largest of all members.
+    The curve has a column for each minute, with the highest value of the minute; its scale begins at 0 and ends at the
+    highest value of the hour. `·` is an unknown value. With --json there is a value for every ten seconds; null is
+    unknown. With --all rates and counts are sums, and lags, percents and delays the largest of all members.
     """
     stub: Callable[[Any], Any] = AllMembersServiceStub if all_members else OverviewServiceStub
     with service_port(admin, stub) as broker:

@@ -17,7 +17,7 @@ COLUMNS: Final = ("user", "resource", "decision", "actions", "sources")
 
 commands: Final = typer.Typer(no_args_is_help=True)
 
-UserName = Annotated[str, typer.Argument(metavar="USER", show_default=False)]
+UserName = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.", show_default=False)]
 ResourceText = Annotated[
     str,
     typer.Argument(
@@ -105,7 +105,12 @@ def list_rules(*, prefix: Prefix = "", admin: Admin = ADMIN_DEFAULT, as_json: Js
 @commands.command(name="test")
 def ask(
     user: UserName,
-    action: Annotated[str, typer.Argument(metavar="ACTION", show_default=False)],
+    action: Annotated[
+        str,
+        typer.Argument(
+            metavar="ACTION", help="One of pub, sub, create, update, delete, get, list.", show_default=False
+        ),
+    ],
     resource: Annotated[
         str, typer.Argument(metavar="RESOURCE", help="One resource, such as topic:orders.", show_default=False)
     ],
@@ -117,7 +122,7 @@ def ask(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Tell whether a user may do something, and why. Nothing is done. Exit code 1: the user may not."""
+    """Tell whether a user may do something, and why. Nothing is done. Exit status 1: the user may not."""
     request = pb.TestAccessRequest(user=user, action=action, resource=resource, source=source)
     with security_port(admin) as broker:
         answer = broker.TestAccess(request, timeout=CALL_TIMEOUT_S)

@@ -17,8 +17,12 @@ COLUMNS: Final = ("key", "value", "source")
 
 commands: Final = typer.Typer(no_args_is_help=True)
 
-Key = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
-Value = Annotated[str, typer.Argument(metavar="VALUE", show_default=False)]
+Key = Annotated[
+    str, typer.Argument(metavar="KEY", help="Key of the setting, such as expiry.retention_hours.", show_default=False)
+]
+Value = Annotated[
+    str, typer.Argument(metavar="VALUE", help="The new value, as in the settings file.", show_default=False)
+]
 
 
 @commands.command(name="list")

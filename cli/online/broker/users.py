@@ -61,7 +61,7 @@ def create(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Make a user. A secret that the broker makes for it is shown once."""
+    """Create a user. A secret that the broker generates is shown once."""
     if no_secret and secret_file is not None:
         raise typer.BadParameter("--secret-file and --no-secret are not allowed together")
     request = pb.CreateUserRequest(
@@ -144,7 +144,7 @@ def show(name: Name, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> 
 def add_secret(
     name: Name, *, secret_file: SecretFile = None, admin: Admin = ADMIN_DEFAULT, as_json: Json = False
 ) -> None:
-    """Give a user a second secret beside the one in use. One that the broker makes is shown once."""
+    """Give a user a second secret beside the one in use. A secret that the broker generates is shown once."""
     request = pb.AddSecretRequest(name=name, secret=secret_text(secret_file))
     with security_port(admin) as broker:
         answer = broker.AddSecret(request, timeout=CALL_TIMEOUT_S)
@@ -155,7 +155,10 @@ def add_secret(
 @commands.command()
 def remove_secret(
     name: Name,
-    number: Annotated[int, typer.Argument(metavar="NUMBER", show_default=False)],
+    number: Annotated[
+        int,
+        typer.Argument(metavar="NUMBER", help="Number of the secret, as in `quarry user show`.", show_default=False),
+    ],
     *,
     yes: Yes = False,
     admin: Admin = ADMIN_DEFAULT,

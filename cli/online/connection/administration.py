@@ -17,7 +17,7 @@ import grpc
 from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.contexts import chosen
 from quarry_mq.cli.terminal.exit import Exit, end
-from quarry_mq.cli.terminal.hints import Names
+from quarry_mq.cli.terminal.hints import LITE, Names
 from quarry_mq.cli.terminal.text import say, time_text
 from quarry_mq.client import channel
 from quarry_mq.client.channel import Options
@@ -26,8 +26,11 @@ from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2.admin_pb2_grpc import AdminStub
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
-from quarry_mq.protocol.proto.quarry.admin.v1 import security_pb2, settings_pb2
+from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2, lite_topics_pb2, members_pb2, security_pb2, settings_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.jobs_pb2_grpc import JobServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.lite_topics_pb2_grpc import LiteTopicServiceStub
+from quarry_mq.protocol.proto.quarry.admin.v1.members_pb2_grpc import MembersServiceStub
 from quarry_mq.protocol.proto.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
 from quarry_mq.protocol.proto.quarry.admin.v1.settings_pb2_grpc import SettingsServiceStub
 
@@ -162,7 +165,7 @@ NAMES_MAX: Final = 500
 
 
 def names_of(kind: str, address: str, context: Context | None, *, prefix: str = "") -> Sequence[str]:
-    """Return at most `NAMES_MAX` names of a kind (`topic`, `group`, `user`, `setting`) with this prefix.
+    """Return at most `NAMES_MAX` names of a kind (see `terminal.hints.Names`) with this prefix.
 
     The list is empty if the broker does not answer within a second, or refuses: callers can do without names.
     """
@@ -193,6 +196,19 @@ def _names(kind: str, channel: grpc.Channel, prefix: str) -> Iterator[str]:
             for setting in stub.ListSettings(settings_pb2.ListSettingsRequest(), timeout=TIMEOUT_S).settings:
                 if setting.key.startswith(prefix):
                     yield setting.key
+        case "job":
+            stub = JobServiceStub(channel)
+            yield from (str(each.id) for each in stub.ListJobs(jobs_pb2.ListJobsRequest(), timeout=TIMEOUT_S).jobs)
+        case "member":
+            stub = MembersServiceStub(channel)
+            answer = stub.ListMembers(members_pb2.ListMembersRequest(), timeout=TIMEOUT_S)
+            yield from (each.name for each in answer.members if each.name.startswith(prefix))
+        case _ if kind.startswith(LITE):
+            stub = LiteTopicServiceStub(channel)
+            request = lite_topics_pb2.ListLiteTopicsRequest(
+                topic=kind.removeprefix(LITE), prefix=prefix, limit=NAMES_MAX
+            )
+            yield from (each.name for each in stub.ListLiteTopics(request, timeout=TIMEOUT_S).lite_topics)
 
 
 class OfficialAdmin:

@@ -8,7 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
-from quarry_mq.cli.contexts import admin_of_context, chosen, endpoint_of_context
+from quarry_mq.cli.contexts import admin_of_context, chosen
+from quarry_mq.cli.online.connection.addresses import endpoint_of_broker
 
 ADMIN_DEFAULT: Final = "127.0.0.1:8082"
 ENDPOINT_DEFAULT: Final = "127.0.0.1:8081"
@@ -29,16 +30,26 @@ AdminOrNone = Annotated[
 Endpoint = Annotated[
     str,
     typer.Option(
-        "--endpoint", metavar="HOST:PORT", help="Messaging address of the broker.", callback=endpoint_of_context
+        "--endpoint", metavar="HOST:PORT", help="Messaging address of the broker.", callback=endpoint_of_broker
     ),
 ]
+AdminOfEndpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--admin",
+        metavar="HOST:PORT",
+        help="Admin address of the broker, which is asked for its messaging address: in place of --endpoint.",
+        show_default=False,
+    ),
+]
+"""The `--admin` option of commands that use the messaging port alone: one address does for all commands."""
 Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted, and its content.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 Prefix = Annotated[
     str, typer.Option("--prefix", metavar="PREFIX", help="Only names that begin with this.", show_default=False)
 ]
-Body = Annotated[str, typer.Argument(metavar="BODY", help="The text to send; - reads standard input.")]
+Body = Annotated[str, typer.Argument(metavar="[BODY]", help="The text to send; - reads standard input.")]
 Tag = Annotated[str | None, typer.Option("--tag", metavar="TAG", help="Tag of the message.", show_default=False)]
 Keys = Annotated[list[str] | None, typer.Option("--key", metavar="KEY", help="Key of the message. Repeatable.")]
 Properties = Annotated[

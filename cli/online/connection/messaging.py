@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import grpc
 
 from quarry_mq.cli.contexts import chosen
+from quarry_mq.cli.online.connection.addresses import asked_admin
 from quarry_mq.cli.online.connection.administration import asked_names, endpoint_of, refusal
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT
 from quarry_mq.cli.terminal.exit import Exit, end
@@ -25,8 +26,9 @@ def messaging_port(endpoint: str, *, subscription: Subscription | None = None) -
         with MessagingClient(endpoint_of(endpoint, context), subscription=subscription) as client:
             yield client
     except CallRefused as error:
-        admin = ADMIN_DEFAULT if endpoint == ENDPOINT_DEFAULT else None  # the messaging port lists no names
-        if context is not None and context.admin is not None:
+        # the messaging port lists no names
+        admin = asked_admin() or (ADMIN_DEFAULT if endpoint == ENDPOINT_DEFAULT else None)
+        if asked_admin() is None and context is not None and context.admin is not None:
             admin = context.admin
         end(Exit.COULD_NOT_RUN, str(error), no_names if admin is None else asked_names(admin))
     except grpc.RpcError as error:

@@ -22,6 +22,7 @@ class Told(NamedTuple):
     version: str
     store_directory: str
     started_at_ms: int
+    messaging_address: str
 
 
 class Answer(NamedTuple):
@@ -43,7 +44,9 @@ def who_is(address: str, context: Context | None) -> Answer | None:
             if call.code() in _SILENCE:
                 return None
             return Answer(address, None, f"{call.code().name.lower().replace('_', ' ')}: {call.details()}")
-    return Answer(address, Told(told.name, told.version, told.store_directory, told.started_at_ms))
+    return Answer(
+        address, Told(told.name, told.version, told.store_directory, told.started_at_ms, told.advertised_address)
+    )
 
 
 def is_reached(address: str, context: Context) -> bool:

@@ -21,7 +21,9 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as defini
 CALL_TIMEOUT_S: Final = 60.0
 PUSHED: Final = "CONSUME_PASSIVELY"
 
-Id = Annotated[str, typer.Argument(metavar="ID", show_default=False)]
+Id = Annotated[
+    str, typer.Argument(metavar="ID", help="Client id, as `quarry client list` shows it.", show_default=False)
+]
 Group = Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="Group of the consumer.")]
 
 
@@ -59,7 +61,7 @@ def stack(client_id: Id, *, group: Group, admin: Admin = ADMIN_DEFAULT, as_json:
 
 def verify_message(
     client_id: Id,
-    message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", show_default=False)],
+    message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID", help="The message's id.", show_default=False)],
     *,
     group: Group,
     topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="The topic of the message.")],
@@ -68,7 +70,7 @@ def verify_message(
 ) -> None:
     """Have a consumer consume a stored message once more, and show whether it could.
 
-    The broker has to keep an index (index.tiered or index.hash_files). Ends with status 1 when the consumer failed.
+    The broker has to keep an index (index.tiered or index.hash_files). Exit status 1 when the consumer failed.
     Other consumers and the group's progress are not affected.
     """
     request = pb.VerifyMessageRequest(
@@ -91,7 +93,7 @@ ALL: Final = "*"
 
 
 def lag(
-    group: Annotated[str, typer.Argument(metavar="GROUP", show_default=False)],
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.", show_default=False)],
     *,
     topic: Annotated[
         str | None, typer.Option("--topic", "-t", metavar="TOPIC", help="Only in this topic.", show_default=False)

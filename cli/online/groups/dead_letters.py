@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from quarry_mq.cli.online.connection.administration import service_port
-from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json, Name
+from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin, Json
 from quarry_mq.cli.online.maintenance.job_progress import Wait, run_job, unless_too_much
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.output import print_object, print_rows
@@ -21,10 +21,12 @@ COLUMNS: Final = ("offset", "storedAt", "attempts", "resent", "topic", "messageI
 
 commands: Final = typer.Typer(no_args_is_help=True)
 
+Group = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the consumer group.", show_default=False)]
+
 
 @commands.command(name="list")
 def list_letters(
-    name: Name,
+    name: Group,
     *,
     start: Annotated[
         int | None,
@@ -59,7 +61,7 @@ def list_letters(
 
 @commands.command()
 def resend(
-    name: Name,
+    name: Group,
     *,
     offset: Annotated[
         list[int] | None,
@@ -80,7 +82,7 @@ def resend(
     """Send dead letters to their group once more.
 
     No other group gets them. They are delivered with their original topic and a new count of attempts, and remain in
-    the list of dead letters. Ends with status 1 when some could not be sent, because their topic does not exist or is
+    the list of dead letters. Exit status 1 when some could not be sent, because their topic does not exist or is
     not known, or because their records are damaged. They still count as never sent again, and the next call tries them
     again.
 

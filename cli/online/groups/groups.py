@@ -43,27 +43,39 @@ class LiteModelName(Enum):
     EXCLUSIVE = "exclusive"
 
 
-Fifo = Annotated[bool | None, typer.Option("--fifo/--no-fifo", help="Deliver each queue in order.", show_default=False)]
+Fifo = Annotated[
+    bool | None,
+    typer.Option(
+        "--fifo/--no-fifo",
+        help="Deliver each queue in order. Default for a new group: --no-fifo.",
+        show_default=False,
+    ),
+]
 MaxAttempts = Annotated[
     int | None,
     typer.Option(
         "--max-attempts",
         metavar="N",
         min=1,
-        help="Deliveries of a message before it becomes a dead letter.",
+        help="Deliveries of a message before it becomes a dead letter. Default for a new group: 17.",
         show_default=False,
     ),
 ]
 Enabled = Annotated[
     bool | None,
-    typer.Option("--enable/--disable", help="Whether the group may receive anything at all.", show_default=False),
+    typer.Option(
+        "--enable/--disable",
+        help="Whether the group may receive anything at all. Default for a new group: --enable.",
+        show_default=False,
+    ),
 ]
 RetryDelays = Annotated[
     str | None,
     typer.Option(
         "--retry-delays",
         metavar="SECONDS,SECONDS,…",
-        help="Delay before each redelivery of a push consumer; the last one repeats.",
+        help="Delay before each redelivery of a push consumer; the last one repeats. Default for a new group: 18 "
+        "delays from 1 s to 2 h, as in RocketMQ.",
         show_default=False,
     ),
 ]
@@ -83,7 +95,7 @@ LiteModelOption = Annotated[
         "--lite-model",
         metavar="shared|exclusive",
         help="Whether the subscribers of a lite topic share its messages, or only the last subscriber gets them. "
-        f"Attribute `{lite_attributes.MODEL}`.",
+        f"Default: shared. Attribute `{lite_attributes.MODEL}`.",
         show_default=False,
     ),
 ]
@@ -94,8 +106,8 @@ LiteQuota = Annotated[
         metavar="N",
         min=lite_attributes.NO_LIMIT,
         max=lite_attributes.NUMBER_MAX,
-        help="How many lite topics one client may subscribe to; -1: no limit. Attribute "
-        f"`{lite_attributes.CLIENT_QUOTA}`.",
+        help="How many lite topics one client may subscribe to; -1: no limit. "
+        f"Default: {lite_attributes.CLIENT_QUOTA_DEFAULT}. Attribute `{lite_attributes.CLIENT_QUOTA}`.",
         show_default=False,
     ),
 ]
@@ -116,7 +128,7 @@ def create(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Make a consumer group."""
+    """Create a consumer group."""
     request = pb.CreateGroupRequest(
         name=name,
         fifo=fifo,

@@ -123,7 +123,7 @@ COLUMNS: Final = ("id", "kind", "state", "done", "total", "by", "ended")
 
 commands: Final = typer.Typer(no_args_is_help=True)
 
-Id = Annotated[int, typer.Argument(metavar="ID", show_default=False)]
+Id = Annotated[int, typer.Argument(metavar="ID", help="Number of the job.", show_default=False)]
 
 
 @commands.command(name="list")
@@ -138,7 +138,7 @@ def list_(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
 def show(job_id: Id, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
     """Show the progress or the result of a job.
 
-    Ends with status 1 when some messages could not be sent, and with 2 when the job failed or was cancelled.
+    Exit status 1 when some messages could not be sent, 2 when the job failed or was cancelled.
     """
     with service_port(admin, JobServiceStub) as broker:
         job = broker.GetJob(pb.GetJobRequest(id=job_id), timeout=CALL_TIMEOUT_S)

@@ -61,7 +61,7 @@ def advance(
 ) -> None:
     """Take the next step. If the queues have to be compared first, begin that, and take the step when they agree.
 
-    Ends with status 1 when the comparison has found differences.
+    Exit status 1 when the comparison has found differences.
     """
     with migration_port(admin) as broker:
         before = _status(broker)

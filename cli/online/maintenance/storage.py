@@ -65,7 +65,7 @@ def spans(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """List when each queue's oldest message was stored, and how many messages go with the file that expires next."""
+    """List when the oldest and newest message of each queue were stored, and how many expire with the next file."""
     request = pb.ListQueueSpansRequest(topic=name)
     with service_port(admin, StorageServiceStub) as broker:
         ask = partial(broker.ListQueueSpans, timeout=CALL_TIMEOUT_S)

@@ -27,7 +27,8 @@ RUNNING: Final = "running"
 commands: Final = typer.Typer(no_args_is_help=True)
 
 Id = Annotated[
-    int | None, typer.Argument(metavar="ID", help="Id of the verification. Default: the newest that was begun.")
+    int | None,
+    typer.Argument(metavar="[ID]", help="Number of the verification. Default: the newest that was begun."),
 ]
 
 
@@ -64,7 +65,7 @@ def begin(
 
 @commands.command()
 def status(verification_id: Id = None, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
-    """Show the progress or the result of a verification. Ends with status 1 when something differs."""
+    """Show the progress or the result of a verification. Exit status 1 when something differs."""
     with _port(admin) as broker:
         found = broker.GetVerification(pb.GetVerificationRequest(id=verification_id), timeout=CALL_TIMEOUT_S)
     _show(found, as_json=as_json)

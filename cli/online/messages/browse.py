@@ -77,7 +77,7 @@ def browse(
     """Show the messages of a topic, the newest first by default. No group is created, and no group is affected.
 
     Without --limit the first 50, with --follow any number. The broker filters. A damaged record is passed over, with a
-    note on standard error that has the command with which a group goes on behind it. Exit code 1 when there are no
+    note on standard error that has the command with which a group goes on behind it. Exit status 1 when there are no
     messages, or when damaged records were passed over.
     """
     if sql and tags:

@@ -14,7 +14,14 @@ import grpc
 import typer
 
 from quarry_mq.cli.online.connection.administration import admin_port, known
-from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, ENDPOINT_DEFAULT, Admin, Endpoint, Json
+from quarry_mq.cli.online.connection.arguments import (
+    ADMIN_DEFAULT,
+    ENDPOINT_DEFAULT,
+    Admin,
+    AdminOfEndpoint,
+    Endpoint,
+    Json,
+)
 from quarry_mq.cli.online.connection.messaging import messaging_port
 from quarry_mq.cli.online.groups.groups import CALL_TIMEOUT_S, RESET_TIMEOUT_S, reset_request
 from quarry_mq.cli.records import Record
@@ -31,7 +38,7 @@ BATCH_MAX: Final = 32
 TAIL_WAIT_S: Final = 15.0
 TAIL_INVISIBLE_S: Final = 60
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)]
 Expression = Annotated[str, typer.Option("--tag", metavar="EXPRESSION", help="Tags such as `paid` or `paid || sent`.")]
 
 
@@ -67,6 +74,7 @@ def consume(
         ),
     ] = 30,
     endpoint: Endpoint = ENDPOINT_DEFAULT,
+    _admin: AdminOfEndpoint = None,
     as_json: Json = False,
 ) -> None:
     """Receive, show and acknowledge messages.

@@ -46,8 +46,8 @@ def trace(
     The broker has to keep an index (index.tiered or index.hash_files). A group is shown if it has read the queue. For
     the group a message is "waiting" (never delivered), "in flight" (a client has it), "retrying" (it was not
     acknowledged, the next receive gets it), "dead-lettered", or "done" (acknowledged, or skipped by a filter or a new
-    position). Attempts of a message that is done are not kept; with --json they are null. Exit code 1 when there is no
-    such message.
+    position). Attempts of a message that is done are not kept; with --json they are null. Exit status 1 when there is
+    no such message.
     """
     request = pb.QueryMessagesRequest(topic=topic, key=key, limit=limit)
     with service_port(admin, QueryServiceStub) as broker:

@@ -161,7 +161,7 @@ def query(
 ) -> None:
     """List the messages of a topic in the order in which they were stored, or those with a key.
 
-    With a key the newest 1,000 messages are searched; use --until for older ones. Exit code 1 when there are none.
+    With a key the newest 1,000 messages are searched; use --until for older ones. Exit status 1 when there are none.
     """
     wanted = Wanted(topic, key, lite, queue, option_ms(since, "--since") or 0, option_ms(until, "--until"))
     shown = 0

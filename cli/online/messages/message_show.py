@@ -65,8 +65,8 @@ def show(
 
     The message is found by its id, which needs --topic and an index (index.tiered or index.hash_files); by its offset
     id, 32 or 56 hex digits that name a broker and an offset of its log; or by --topic, --queue and --offset. If several
-    messages have the same id, the newest is shown. Exit code 1 when the body cannot be uncompressed, 2 when there is no
-    such message.
+    messages have the same id, the newest is shown. Exit status 1 when the body cannot be uncompressed, 2 when there is
+    no such message.
     """
     request = _request(message_id, topic, queue, offset)
     with service_port(admin, QueryServiceStub) as broker:

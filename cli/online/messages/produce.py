@@ -23,6 +23,7 @@ from quarry_mq.cli.online.connection.arguments import (
     ADMIN_DEFAULT,
     ENDPOINT_DEFAULT,
     Admin,
+    AdminOfEndpoint,
     Body,
     Endpoint,
     Json,
@@ -66,7 +67,7 @@ ABOUT_THE_MESSAGE: Final = frozenset(
 )
 """Codes after which the next line may succeed. After any other code no further line is sent."""
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)]
 DeliverAt = Annotated[
     str | None,
     typer.Option(
@@ -106,11 +107,12 @@ def produce(
         int, typer.Option("--count", "-n", metavar="N", min=1, help="Number of times to send the message.")
     ] = 1,
     endpoint: Endpoint = ENDPOINT_DEFAULT,
+    _admin: AdminOfEndpoint = None,
     as_json: Json = False,
 ) -> None:
     """Send a message, or one for each line of a file, and show its id and where it is stored.
 
-    Lines are sent in their order, as soon as they arrive; empty lines are skipped. Exit code 1: some lines were not
+    Lines are sent in their order, as soon as they arrive; empty lines are skipped. Exit status 1: some lines were not
     valid or were refused; each is reported with its number, and all others were sent.
     """
     if message_group is not None and deliver_at is not None:
@@ -268,7 +270,7 @@ CALL_TIMEOUT_S: Final = 60.0
 
 
 def send(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.", show_default=False)],
     body: Body = "-",
     *,
     tag: Tag = None,

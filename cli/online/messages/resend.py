@@ -56,11 +56,11 @@ def resend(
     Messages are chosen by a key, which needs an index (index.tiered or index.hash_files), by a queue or a part of it,
     or by a time, which also narrows the other choices. Only messages stored before the command are sent, those of each
     queue in order. The properties `QUARRY_RESENT_FROM` (topic, queue, offset) and `QUARRY_RESENT_ID` say where each
-    came from. The topic must accept their type. They are sent without delays and transactions, and of light queues only
-    to those of lite topics.
+    came from. The topic must accept their type. Delays and transactions are left out, and so are light queues other
+    than that of a lite topic.
 
     A job does it. Each message is sent at least once: if the broker stops meanwhile, it may send some twice, with the
-    same id. Ends with status 1 when some could not be sent.
+    same id. Exit status 1 when some could not be sent.
     """
     asked = pb.MessagesResend(
         topic=topic,

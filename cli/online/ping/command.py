@@ -77,8 +77,8 @@ def ping(
 ) -> None:
     """Measure how long a broker takes to answer on its messaging port and its admin port, or to store a message.
 
-    Exit code 1: a try failed, or took longer than --within-ms. 2: nothing was answered. No consumer group is created or
-    used.
+    Exit status 1: a try failed, or took longer than --within-ms. 2: nothing was answered. No consumer group is created
+    or used.
     """
     if topic is not None and port is not Port.BOTH:
         raise typer.BadParameter("a message needs both ports", param_hint="--ports")

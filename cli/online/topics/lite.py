@@ -24,8 +24,8 @@ BACKLOG_COLUMNS: Final = ("name", "ready", "oldestStoredAt")
 CLIENT_COLUMNS: Final = ("clientId", "ready", "subscriptions", "wantsAll")
 PAGE_ROWS: Final = 500
 
-Parent = Annotated[str, typer.Argument(metavar="PARENT", show_default=False)]
-Lite = Annotated[str, typer.Argument(metavar="LITE", show_default=False)]
+Parent = Annotated[str, typer.Argument(metavar="PARENT", help="Topic that has the lite topics.", show_default=False)]
+Lite = Annotated[str, typer.Argument(metavar="LITE", help="Name of the lite topic.", show_default=False)]
 
 
 @commands.command(name="list")
@@ -80,7 +80,8 @@ def delete(
 def stats(parent: Parent, *, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
     """Show how many lite topics a topic has, how many it may have, and how long they stay.
 
-    `-` means: they are still being counted after a start, any number is allowed, or they are kept forever.
+    `-` for the number: they are still being counted after a start of the broker. `-` for the maximum: any number is
+    allowed. `-` for the time: they are kept forever.
     """
     with service_port(admin, LiteTopicServiceStub) as broker:
         request = pb.GetLiteTopicStatisticsRequest(topic=parent)
@@ -101,14 +102,20 @@ def backlog(
     parent: Parent,
     *,
     group: Annotated[str, typer.Option("--group", "-g", metavar="GROUP", help="Group that reads the lite topics.")],
-    clients: Annotated[bool, typer.Option("--clients", help="One row per client of the group instead.")] = False,
+    clients: Annotated[
+        bool,
+        typer.Option(
+            "--clients",
+            help="One row per client of the group instead, with the number of lite topics that are ready for it.",
+        ),
+    ] = False,
     limit: Annotated[
         int, typer.Option("--limit", "-n", metavar="N", min=1, max=200, help="Maximum number of rows.")
     ] = 20,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """List the lite topics in which a group has the most ready messages, or the number that is ready for each client.
+    """List the lite topics in which a group has the most ready messages.
 
     At most 10,000 lite topics are examined; a warning says if there are more. Clients that have not received recently
     are not known.

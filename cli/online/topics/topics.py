@@ -61,14 +61,18 @@ Type = Annotated[
     typer.Option(
         "--type",
         metavar="normal|fifo|delay|transaction|priority|lite|mixed",
-        help="Type of messages. Default: normal.",
+        help="Type of messages. Default for a new topic: normal.",
         show_default=False,
     ),
 ]
 Queues = Annotated[
     int | None,
     typer.Option(
-        "--queues", metavar="N", min=1, help="Number of queues. Default: the broker's default.", show_default=False
+        "--queues",
+        metavar="N",
+        min=1,
+        help="Number of queues. Default for a new topic: topics.default_queues of the broker.",
+        show_default=False,
     ),
 ]
 PermissionOption = Annotated[
@@ -76,7 +80,7 @@ PermissionOption = Annotated[
     typer.Option(
         "--permission",
         metavar="read-write|read|write|none",
-        help="What clients may do. Default: read-write.",
+        help="What clients may do. Default for a new topic: read-write.",
         show_default=False,
     ),
 ]
@@ -106,7 +110,7 @@ def create(
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Make a topic."""
+    """Create a topic."""
     request = pb.CreateTopicRequest(
         name=name,
         type=_type(type),

@@ -44,7 +44,7 @@ OrderOption = Annotated[
     typer.Option(
         "--order",
         metavar="busiest|lag|name",
-        help="Order of the rows. Busiest and largest lag are chosen among the rows that are counted individually.",
+        help="Order of the rows. Only rows that the broker counts individually are ordered by traffic or lag.",
     ),
 ]
 Limit = Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="Maximum number of rows.")]
