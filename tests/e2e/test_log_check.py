@@ -64,13 +64,15 @@ def test_a_byte_that_nobody_reads_is_found_and_the_concern_ends_with_the_damage(
     assert "the body does not match its CRC" in concern["text"]
     assert concern["command"] == "quarry recover STORE --replace-damaged --dry-run"
     assert broker.stat("quarry_damage_met_total") >= 1
-    (line,) = [line for line in broker.words(last=100_000).splitlines() if "damaged data" in line]
+    lines = [line for line in broker.words(last=100_000).splitlines() if "damaged data" in line]
+    (line,) = [each for each in lines if "a concern" not in each]
     assert str(segment) in line
     until(lambda: broker.stat("quarry_log_check_damaged_records") == 1, "the sweep ends")
     sweeps = [
         json.loads(line)
         for line in quarry("verification", "list", "--admin", broker.admin, "--json").stdout.splitlines()
     ]
+    assert all((each["percent"] is not None) == (each["state"] == "running") for each in sweeps)
     differing = next(each for each in sweeps if each["state"] == "differ")
     assert differing["by"] == "the broker"
     status = quarry("verification", "status", str(differing["id"]), "--admin", broker.admin, "--json")

@@ -20,7 +20,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1.verification_pb2_grpc import Verif
 
 CALL_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 0.5
-COLUMNS: Final = ("id", "state", "by", "ended")
+COLUMNS: Final = ("id", "state", "percent", "by", "ended")
 CHECK_COLUMNS: Final = ("check", "checked", "differences")
 RUNNING: Final = "running"
 
@@ -100,10 +100,17 @@ def _head(found: pb.Verification) -> dict[str, object]:
     return {
         "id": found.id,
         "state": found.state,
+        "percent": _percent(found),
         "by": found.asked_by,
         "ended": known_time(found, "ended_at_ms"),
         "remark": known(found, "remark"),
     }
+
+
+def _percent(found: pb.Verification) -> float | None:
+    """Return how much of its present phase a verification has done; None unless it is under way."""
+    progress = known(found, "progress")
+    return None if progress is None or not progress.total else round(100 * progress.done / progress.total, 1)
 
 
 def _show(found: pb.Verification, *, as_json: bool) -> None:
