@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from typing import Final
+from typing import Any, Final
 
 NETWORK_BITS: Final = 64
 
@@ -81,3 +82,18 @@ def split_address(address: str) -> tuple[str, int]:
     if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65_535:
         raise ValueError("the port must be a number from 0 to 65535")
     return host, int(port)
+
+
+def peer_host(transport: asyncio.BaseTransport) -> str:
+    """Return the peer's address without port: `127.0.0.1`, `::1`, `unix`."""
+    address: Any = transport.get_extra_info("peername")
+    return str(address[0]) if isinstance(address, tuple) else "unix"
+
+
+def peer_text(transport: asyncio.BaseTransport) -> str:
+    """Return the peer's address: `127.0.0.1:5`, `[::1]:5`, `unix`."""
+    address: Any = transport.get_extra_info("peername")
+    if not isinstance(address, tuple):
+        return "unix"
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

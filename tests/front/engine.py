@@ -10,11 +10,12 @@ from quarry_mq.protocol.h2 import frames
 from quarry_mq.protocol.h2.frames import FRAME_HEAD, FRAME_HEAD_SIZE, PREFACE, U32, Flag, FrameType
 from quarry_mq.protocol.h2.grpc_messages import with_prefix
 from quarry_mq.protocol.h2.header_blocks import encode_fields
-from quarry_mq.server.front import Call, FrontLimits, FrontStats, Method
+from quarry_mq.server.front import Call, FrontLimits, Method
 from quarry_mq.server.front.h2.call import Client, H2Call
 from quarry_mq.server.front.h2.connection import Connection
 from quarry_mq.server.front.h2.request_head import ScannerMaker
 from quarry_mq.server.front.h2.switchboard import Switchboard
+from quarry_mq.server.front.resources import FrontResources
 
 ECHO: Final = "/test.Service/Echo"
 KEEP: Final = "/test.Service/Keep"
@@ -144,14 +145,14 @@ class Engine:
         headers: frozenset[str] | None = None,
     ) -> None:
         self.clock = Clock()
-        self.stats = FrontStats()
+        resources = FrontResources(limits or FrontLimits())
+        self.stats = resources.stats
         self.kept = Kept()
         self.later: list[Callable[[], None]] = []
         self.notifications = 0
         self.board = Switchboard(
             methods(self.kept) if served is None else served,
-            limits or FrontLimits(),
-            self.stats,
+            resources,
             clock=self.clock,
             soon=self.later.append,
             call_ended=call_ended,

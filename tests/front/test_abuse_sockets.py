@@ -16,9 +16,9 @@ import pytest
 from quarry_mq.protocol.h2 import frames
 from quarry_mq.protocol.h2.frames import ErrorCode, Setting
 from quarry_mq.protocol.h2.grpc_messages import with_prefix
-from quarry_mq.server.front import Front, FrontLimits, Method, make_front
-from quarry_mq.server.front.h2 import door, front, limits, switchboard, timeouts
-from quarry_mq.server.front.h2.hello import HTTP_1_ANSWER
+from quarry_mq.server.front import Front, FrontLimits, Method, door, make_front
+from quarry_mq.server.front.h2 import front, limits, switchboard, timeouts
+from quarry_mq.server.front.h2.greeting import HTTP_1_ANSWER
 from tests.certificates import Tls, make_tls
 from tests.contracts.front_client import run, soon
 from tests.front.engine import (

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from quarry_mq.server.front.h2 import door as door_module
-from quarry_mq.server.front.h2.door import Callers
-from quarry_mq.server.front.h2.limits import FRAMES_PER_TURN, FairScheduler
+from quarry_mq.server.front import door as door_module
+from quarry_mq.server.front.door import Callers
+from quarry_mq.server.front.fairness import FRAMES_PER_TURN, FairScheduler
 from tests.contracts.front_client import soon
 from tests.front.test_fair_scheduler import Passes, Talker
 

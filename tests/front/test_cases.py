@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from quarry_mq.server.front.h2.hello import HTTP_1_ANSWER
+from quarry_mq.server.front.h2.greeting import HTTP_1_ANSWER
 from quarry_mq.server.front.h2.request_head import State
 from tests.front.cases import CASES, REFUSED, SOUND, Case
 from tests.front.engine import GREETING, NOTHING, Engine, call, ended_by, frames_of, resets, statuses

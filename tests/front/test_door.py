@@ -19,9 +19,9 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from quarry_mq.server.front import Call, Front, LiveTls, Method, TlsFiles, grpcio, make_front
-from quarry_mq.server.front.h2 import H2Front, door
-from quarry_mq.server.front.h2.limits import FRAMES_PER_HANDSHAKE, Source
+from quarry_mq.server.front import Call, Front, LiveTls, Method, TlsFiles, door, grpcio, make_front
+from quarry_mq.server.front.fairness import FRAMES_PER_HANDSHAKE, Source
+from quarry_mq.server.front.h2 import H2Front
 from tests.certificates import Tls, make_tls
 from tests.contracts.front_client import UNARY, open_channel, soon, status_of
 from tests.front.test_hello import real_hello
@@ -373,7 +373,7 @@ def test_a_hello_that_comes_in_pieces_begins_no_handshake_before_it_is_whole(run
             reader, writer = await connect(address)
             writer.write(hello[:-1])
             assert await ask(address, tls) == b"TLS"
-            (source,) = front.scheduler._sources.values()
+            (source,) = front.resources.scheduler._sources.values()
             ((waiting, _),) = source.callers.items()
             assert isinstance(waiting, door.Callers)
             assert not waiting._in_handshake

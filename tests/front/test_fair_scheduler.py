@@ -12,17 +12,17 @@ from quarry_mq.protocol.h2 import frames
 from quarry_mq.protocol.h2.frames import ErrorCode
 from quarry_mq.protocol.h2.grpc_messages import with_prefix
 from quarry_mq.server.front import FrontLimits
-from quarry_mq.server.front.h2 import H2Front
-from quarry_mq.server.front.h2 import limits as scheduler
-from quarry_mq.server.front.h2.connection import UNLIMITED
-from quarry_mq.server.front.h2.front import H2Protocol
-from quarry_mq.server.front.h2.limits import (
+from quarry_mq.server.front import fairness as scheduler
+from quarry_mq.server.front.fairness import (
     FRAMES_PER_TURN,
     PUT_OFF_MAX,
     SECONDS_PER_TURN,
     FairScheduler,
     address_of,
 )
+from quarry_mq.server.front.h2 import H2Front
+from quarry_mq.server.front.h2.connection import UNLIMITED
+from quarry_mq.server.front.h2.front import H2Protocol
 from tests.contracts.front_client import run, soon
 from tests.front.engine import BIDI, GREETING, KEEP, Engine, body_of, call, data, ended_by, frames_of, headers, statuses
 from tests.front.test_abuse import stream_of

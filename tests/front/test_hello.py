@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from quarry_mq.server.front.h2.hello import HELLO_SIZE_MAX, client_hello, hello_size
+from quarry_mq.server.front.hello import HELLO_SIZE_MAX, client_hello, hello_size
 from tests.contracts.front_client import soon
 
 

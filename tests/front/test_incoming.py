@@ -20,10 +20,10 @@ from quarry_mq.protocol.h2.header_blocks import encode_fields
 from quarry_mq.server.front import Call, FrontLimits, Method
 from quarry_mq.server.front.h2.call import Client
 from quarry_mq.server.front.h2.connection import Connection
-from quarry_mq.server.front.h2.limits import MESSAGES_IN_ALL, MESSAGES_PER_ADDRESS, MESSAGES_PER_CONNECTION
 from quarry_mq.server.front.h2.request_head import ScannerMaker
 from quarry_mq.server.front.h2.sender import WAITING_CALL_SIZE
 from quarry_mq.server.front.h2.switchboard import REFUSALS_MAX
+from quarry_mq.server.front.memory import MESSAGES_IN_ALL, MESSAGES_PER_ADDRESS, MESSAGES_PER_CONNECTION
 from quarry_mq.store.native import NATIVE
 from tests.front.engine import (
     BIDI,

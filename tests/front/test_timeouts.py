@@ -8,14 +8,16 @@ from quarry_mq.protocol.h2 import frames
 from quarry_mq.protocol.h2.frames import ErrorCode, Flag, FrameType, PeerError, Setting
 from quarry_mq.protocol.h2.grpc_messages import with_prefix
 from quarry_mq.protocol.h2.header_blocks import encode_fields
-from quarry_mq.server.front import Call, FrontLimits, FrontStats, Method
+from quarry_mq.server.front import Call, FrontLimits, Method
 from quarry_mq.server.front.h2.call import Client
 from quarry_mq.server.front.h2.calls import Calls
 from quarry_mq.server.front.h2.connection import Connection
 from quarry_mq.server.front.h2.request_head import State
 from quarry_mq.server.front.h2.sender import Sender
 from quarry_mq.server.front.h2.switchboard import STALE_DEADLINES_MAX, Switchboard
-from quarry_mq.server.front.h2.timeouts import GREETING_S, IDLE_S, PROBE_AFTER_S, PROBE_ANSWER_S, STALL_S, Timeouts
+from quarry_mq.server.front.h2.timeouts import IDLE_S, PROBE_AFTER_S, PROBE_ANSWER_S, STALL_S, Timeouts
+from quarry_mq.server.front.hello import GREETING_S
+from quarry_mq.server.front.resources import FrontResources
 
 GREETING = frames.PREFACE + frames.settings({})
 CALL = encode_fields(
@@ -30,8 +32,7 @@ class Watched:
         self.kept: list[Call] = []
         board = Switchboard(
             {"/t/Echo": Method(lambda call, _body: self.kept.append(call))},
-            FrontLimits(),
-            FrontStats(),
+            FrontResources(FrontLimits()),
             clock=lambda: 0.0,
             soon=lambda callback: callback(),
         )
@@ -140,8 +141,7 @@ def test_calls_that_end_long_before_their_deadlines_leave_nothing_after() -> Non
     """A client may set each deadline a thousand years ahead."""
     board = Switchboard(
         {"/t/Unary": Method(lambda _call, _body: None)},
-        FrontLimits(),
-        FrontStats(),
+        FrontResources(FrontLimits()),
         clock=lambda: 0.0,
         soon=lambda callback: callback(),
     )

@@ -12,7 +12,7 @@ from quarry_mq.protocol.h2 import frames
 from quarry_mq.protocol.h2.frames import FRAME_HEAD_SIZE
 from quarry_mq.server.front import FrontLimits
 from quarry_mq.server.front.h2 import H2Front
-from quarry_mq.server.front.h2.limits import ROOM, Unread
+from quarry_mq.server.front.memory import ROOM, Unread
 from tests.contracts.front_client import run, soon
 from tests.front.engine import GREETING, Frame, body_of, call, frames_of, statuses
 from tests.front.test_abuse_sockets import LARGE, LARGE_SIZE, WIDE, LongPolls, deaf, serving, until

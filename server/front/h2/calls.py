@@ -25,8 +25,8 @@ from quarry_mq.protocol.h2.grpc_messages import (
 )
 from quarry_mq.protocol.h2.header_blocks import decoded
 from quarry_mq.server.front.contract import Method, told_of
+from quarry_mq.server.front.fairness import address_of
 from quarry_mq.server.front.h2.call import Client, H2Call
-from quarry_mq.server.front.h2.limits import address_of
 from quarry_mq.server.front.h2.request_head import NotGrpc, RequestHead
 from quarry_mq.server.front.h2.sender import Sender
 from quarry_mq.server.front.h2.switchboard import Switchboard

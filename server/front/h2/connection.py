@@ -38,7 +38,7 @@ from quarry_mq.protocol.h2.grpc_messages import MESSAGE_PREFIX_SIZE
 from quarry_mq.protocol.h2.header_blocks import BlockDecoder, HuffmanCoded, PartialBlock
 from quarry_mq.server.front.h2.call import Client, H2Call
 from quarry_mq.server.front.h2.calls import CONNECTION_WINDOW, STREAMS_MAX, Calls
-from quarry_mq.server.front.h2.hello import HTTP_1_ANSWER, Greeting, answer_to_preface, greeting_in
+from quarry_mq.server.front.h2.greeting import HTTP_1_ANSWER, Greeting, answer_to_preface, greeting_in
 from quarry_mq.server.front.h2.limits import CALLS_PER_FRAME, AbuseBudget
 from quarry_mq.server.front.h2.request_head import (
     FAST_BLOCK_SIZE_MAX,

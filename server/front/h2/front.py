@@ -7,26 +7,30 @@ import socket
 import ssl
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
-from itertools import chain
-from typing import Any, Final, cast
+from collections.abc import Callable
+from typing import Final, cast
 
 import structlog
 
 from quarry_mq.protocol.codes import GrpcStatus
 from quarry_mq.protocol.h2.frames import ErrorCode
+from quarry_mq.server.addresses import peer_host, peer_text
 from quarry_mq.server.front.contract import Front, FrontLimits, FrontStats, Methods, check_methods, log_call
+from quarry_mq.server.front.door import Door
+from quarry_mq.server.front.fairness import Source
 from quarry_mq.server.front.h2.call import Client, H2Call
 from quarry_mq.server.front.h2.connection import Connection
-from quarry_mq.server.front.h2.door import Door
-from quarry_mq.server.front.h2.hello import has_hung_up
-from quarry_mq.server.front.h2.limits import FairScheduler, Source
 from quarry_mq.server.front.h2.request_head import ScannerMaker, State
 from quarry_mq.server.front.h2.switchboard import Switchboard
 from quarry_mq.server.front.h2.timeouts import Timeouts
+from quarry_mq.server.front.hello import has_hung_up
 from quarry_mq.server.front.inherited import close_inherited, inherited_sockets
+from quarry_mq.server.front.resources import FrontResources
 from quarry_mq.server.front.tls import LiveTls
 from quarry_mq.server.tasks import run_guarded
+
+OTHER_PROTOCOL: Final = 0
+"""First byte of a connection with the remoting protocol: its first frame has less than 16 MiB."""
 
 LINGER_S: Final = 1.0
 """Seconds for which a refused peer is still read from, so that it can read the reason before the socket is closed."""
@@ -66,14 +70,17 @@ class H2Protocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+        speaks_http = not self._secure or (tls is not None and tls.selected_alpn_protocol() == "h2")
+        if not speaks_http and self._hand_over():
+            return
         self._source = self._front.add(self, peer_host(transport))
         if self._source is None:
             self._transport.abort()
             return
-        tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
-        if self._secure and (tls is None or tls.selected_alpn_protocol() != "h2"):
+        if not speaks_http:
             log.info("client does not speak h2 over TLS", peer=peer_text(transport))
-            self._front.stats.connections_ended["NO_ALPN"] += 1
+            self._front.resources.stats.connections_ended["NO_ALPN"] += 1
             self._transport.close()
             return
         connected: socket.socket | None = transport.get_extra_info("socket")
@@ -94,18 +101,36 @@ class H2Protocol(asyncio.Protocol):
         source = self._source
         if self._connection is None or source is None:
             return
-        self._front.stats.bytes_received += len(data)
+        if data[0] == OTHER_PROTOCOL and self._connection.state is State.NEW and self._hand_over(data):
+            return
+        self._front.resources.stats.bytes_received += len(data)
         if self._connection.state is State.OVER:
             return  # it is only read from so that it can read the reason
-        if self._has_backlog or not source.has_turn(self._front.scheduler.number):
+        if self._has_backlog or not source.has_turn(self._front.resources.scheduler.number):
             self._put_off += data
             self._account(self._connection, source)
             self._wait_for_turn(source)
         else:
             self._handle(self._connection, source, data)
 
+    def _hand_over(self, data: bytes = b"") -> bool:
+        """Let the protocol that the peer speaks take over the transport, if the front has been given it."""
+        make, transport = self._front.other_protocol, self._transport
+        if make is None or transport is None:
+            return False
+        if self._source is not None:
+            self.depart()
+            self._front.resources.stats.connections -= 1  # the other protocol counts the same connection
+        self._transport = self._connection = self._timeouts = None
+        other = make()
+        transport.set_protocol(other)
+        other.connection_made(transport)
+        if data:
+            other.data_received(data)
+        return True
+
     def catch_up(self) -> None:
-        """Handle what was put off; see `turns.Reader`."""
+        """Handle what was put off; see `fairness.Reader`."""
         source = self._source
         if self._connection is None or source is None:
             return
@@ -119,7 +144,7 @@ class H2Protocol(asyncio.Protocol):
             self.listen()
 
     def listen(self) -> None:
-        """Start or stop reading from the transport; see `turns.Reader`."""
+        """Start or stop reading from the transport; see `fairness.Reader`."""
         transport, source = self._transport, self._source
         if transport is None or source is None or transport.is_closing():
             return
@@ -160,7 +185,7 @@ class H2Protocol(asyncio.Protocol):
 
     def _wait_for_turn(self, source: Source) -> None:
         self._has_backlog = True
-        self._front.scheduler.put_off(source, self)
+        self._front.resources.scheduler.put_off(source, self)
         self.listen()
 
     def eof_received(self) -> bool:
@@ -208,7 +233,7 @@ class H2Protocol(asyncio.Protocol):
             return  # nothing that would be written now would leave
         sender = connection.sender
         written = b"".join(sender.take())
-        self._front.stats.bytes_sent += len(written)
+        self._front.resources.stats.bytes_sent += len(written)
         transport.write(written)
         sender.refresh()
         if sender.waiting_size:
@@ -278,7 +303,7 @@ class H2Protocol(asyncio.Protocol):
         if connection is not None and connection.sender.waiting_size and not connection.sender.is_paused:
             connection.calls.lose_waiting()
             return
-        self._front.stats.limits_met["unread_size"] += 1
+        self._front.resources.stats.limits_met["unread_size"] += 1
         self.end(ErrorCode.ENHANCE_YOUR_CALM, "the client does not read its answers")
         self.abort()
         self._has_been_cut = True
@@ -307,7 +332,7 @@ class H2Protocol(asyncio.Protocol):
         self._has_left = True
         ending = connection.ended_with
         name = "HTTP_1" if ending is None else ending.code.name
-        self._front.stats.connections_ended[name] += 1
+        self._front.resources.stats.connections_ended[name] += 1
         if ending is not None and ending.code is not ErrorCode.NO_ERROR:
             log.info("connection ended", peer=connection.calls.client.peer, code=name, reason=ending.reason)
         if linger_s:
@@ -332,22 +357,7 @@ class H2Protocol(asyncio.Protocol):
         return self._connection.sender.waiting_size + self._transport.get_write_buffer_size()
 
     def _something_to_write(self) -> None:
-        self._front.to_flush(self)
-
-
-def peer_host(transport: asyncio.BaseTransport) -> str:
-    """Return the peer's address without port: `127.0.0.1`, `::1`, `unix`."""
-    address: Any = transport.get_extra_info("peername")
-    return str(address[0]) if isinstance(address, tuple) else "unix"
-
-
-def peer_text(transport: asyncio.BaseTransport) -> str:
-    """Return the peer's address: `127.0.0.1:5`, `[::1]:5`, `unix`."""
-    address: Any = transport.get_extra_info("peername")
-    if not isinstance(address, tuple):
-        return "unix"
-    host, port = address[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._front.resources.to_flush(self)
 
 
 log = structlog.get_logger(__name__)
@@ -385,25 +395,20 @@ class H2Front:
         check_methods(methods)
         self._make_scanner = make_scanner
         self._methods = methods
-        self._limits = limits or FrontLimits()
+        self.resources: Final = FrontResources(limits or FrontLimits())
         self._access_log = access_log
-        self._stats = FrontStats()
         self._board: Switchboard | None = None
         self._servers: list[asyncio.AbstractServer | Door] = []
         self._protocols: dict[H2Protocol, None] = {}  # the oldest first
-        self._pass_callbacks: list[Callable[[], None]] = []
-        self._unflushed: list[H2Protocol] = []
-        self._pass_ends = False  # whether `_end_pass` is scheduled
-        self._pass_began_s = 0.0
-        self._calls_seen = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.is_stopping = False
-        self.scheduler = FairScheduler(_soon)
+        self.other_protocol: Callable[[], asyncio.Protocol] | None = None
+        """Makes what takes over a connection whose peer does not speak HTTP/2; None: such a peer is refused."""
 
     # -- server.front.contract.Front
 
     def configure(self, limits: FrontLimits) -> None:
-        self._limits = limits
+        self.resources.configure(limits)
         if self._board is not None:
             self._board.limits = limits
 
@@ -424,10 +429,10 @@ class H2Front:
                 door = Door(
                     tls,
                     lambda secure: H2Protocol(self, secure=secure),
-                    self._stats,
-                    self.scheduler,
+                    self.stats,
+                    self.resources.scheduler,
                     plain_too=plain_too,
-                    waiting_max=self._limits.max_greeting,
+                    waiting_max=self.resources.limits.max_greeting,
                 )
                 bound = await door.open(host.strip("[]"), int(port), backlog=BACKLOG)
                 self._servers.append(door)
@@ -458,8 +463,7 @@ class H2Front:
 
         self._board = Switchboard(
             self._methods,
-            self._limits,
-            self._stats,
+            self.resources,
             clock=loop.time,
             soon=soon,
             call_ended=_log_call if self._access_log else None,
@@ -489,7 +493,7 @@ class H2Front:
             log.warning("calls did not end within the grace of the stop", calls=left.total(), paths=dict(left))
         for protocol in list(self._protocols):
             protocol.stop()
-        while self._pass_ends:
+        while self.resources.pass_is_open:
             await asyncio.sleep(0)
         last_words_s = loop.time() + LAST_WORDS_S
         while self._protocols and loop.time() < last_words_s:
@@ -504,8 +508,7 @@ class H2Front:
             await server.wait_closed()
 
     def after_pass(self, callback: Callable[[], None]) -> None:
-        self._pass_callbacks.append(callback)
-        self._let_pass_end()
+        self.resources.after_pass(callback)
 
     # -- called by connections
 
@@ -517,81 +520,20 @@ class H2Front:
 
     @property
     def stats(self) -> FrontStats:
-        return self._stats
+        return self.resources.stats
 
     def add(self, protocol: H2Protocol, host: str) -> Source | None:
-        """Add one more connection of the host. Return the source of its address, or None to refuse the connection.
-
-        At a limit the oldest connection without an open call gives way. One of the same address comes first, and is the
-        only choice if that address has too many; then come those of the address with most connections. An address that
-        is far behind with handling its bytes gets no new connections.
-        """
-        stats, limits = self._stats, self.board.limits
-        source = self.scheduler.source(host)
-        if source.is_full:
-            stats.limits_met["unhandled_size"] += 1
-            stats.connections_refused += 1
-            return None
-        for limit, most, present in (
-            ("connections_per_address", limits.max_connections_per_address, source.connections),
-            ("connections", limits.max_connections, self._protocols),
-        ):
-            if len(present) < most:
-                continue
-            stats.limits_met[limit] += 1
-            # its own before those of others: a client that connects again and again only replaces its own connections
-            busiest = self.scheduler.busiest() if present is self._protocols else ()
-            candidates = chain(source.connections, busiest, present)
-            idle = next((each for each in cast("Iterable[H2Protocol]", candidates) if not each.has_calls), None)
-            if idle is None:
-                stats.connections_refused += 1
-                return None
-            idle.give_way()
-            idle.depart()
-        self._protocols[protocol] = None
-        self.scheduler.join(source, protocol)
-        stats.connections += 1
-        stats.connections_open = len(self._protocols)
+        """Add one more connection of the host; see `FrontResources.add`."""
+        source = self.resources.add(protocol, host)
+        if source is not None:
+            self._protocols[protocol] = None
         return source
 
     def remove(self, protocol: H2Protocol, source: Source) -> None:
-        self.scheduler.leave(source, protocol)
         self._protocols.pop(protocol, None)
-        self._stats.connections_open = len(self._protocols)
+        self.resources.remove(protocol, source)
 
-    def to_flush(self, protocol: H2Protocol) -> None:
-        """Write the connection's pending bytes when the loop iteration ends."""
-        self._unflushed.append(protocol)
-        self._let_pass_end()
-
-    # -- loop iterations and time
-
-    def _let_pass_end(self) -> None:
-        if not self._pass_ends:
-            self._pass_ends = True
-            loop = asyncio.get_running_loop()
-            self._pass_began_s = loop.time()
-            loop.call_soon(self._end_pass)
-
-    def _end_pass(self) -> None:
-        """Do the work that was put off to the end of the loop iteration, then write all answers, one write per
-        connection.
-        """
-        self._pass_ends = False
-        self.scheduler.next()
-        self.board.unread.number += 1
-        callbacks, self._pass_callbacks = self._pass_callbacks, []
-        for callback in callbacks:
-            run_guarded(callback)
-        unflushed, self._unflushed = self._unflushed, []
-        for protocol in unflushed:
-            protocol.flush()
-        if self.board.unread.is_too_much:
-            self.board.unread.relieve()
-        stats = self._stats
-        stats.pass_seconds.add(asyncio.get_running_loop().time() - self._pass_began_s)
-        stats.pass_calls.add(stats.calls - self._calls_seen)
-        self._calls_seen = stats.calls
+    # -- time
 
     def _every(self, name: str, interval_s: float, work: Callable[[float], None]) -> None:
         """Do the work again and again, at an interval, until the front stops."""
@@ -607,10 +549,6 @@ class H2Front:
         self.board.unread.look_at_paces()
         for protocol in list(self._protocols):
             protocol.look_after(now_s)
-
-
-def _soon(callback: Callable[[], None]) -> None:
-    asyncio.get_running_loop().call_soon(callback)
 
 
 def _log_call(call: H2Call, status: GrpcStatus) -> None:

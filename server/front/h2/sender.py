@@ -26,7 +26,7 @@ from quarry_mq.protocol.h2.frames import (
 )
 from quarry_mq.protocol.h2.grpc_messages import MESSAGE_PREFIX_SIZE, RESPONSE_HEAD, TRAILERS_OK
 from quarry_mq.server.front.h2.call import H2Call
-from quarry_mq.server.front.h2.limits import Unread
+from quarry_mq.server.front.memory import Unread
 
 UNWRITTEN_MAX: Final = 256 * 1024
 """Bytes of messages that one loop iteration passes to the transport, per connection."""

@@ -7,10 +7,10 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from quarry_mq.protocol.codes import GrpcStatus
-from quarry_mq.server.front.contract import FrontLimits, FrontStats, Method, Methods
+from quarry_mq.server.front.contract import Method, Methods
 from quarry_mq.server.front.h2.call import ConnectionCalls, H2Call
-from quarry_mq.server.front.h2.limits import Incoming, Unread
 from quarry_mq.server.front.h2.request_head import OWN_HEADERS, ScannerMaker
+from quarry_mq.server.front.resources import FrontResources
 
 WHOLE_REQUEST_S: Final = 60.0
 """Seconds for a client to send the one message of its call: otherwise slow bodies could be piled up for ever."""
@@ -29,8 +29,7 @@ class Switchboard:
     def __init__(
         self,
         methods: Methods,
-        limits: FrontLimits,
-        stats: FrontStats,
+        resources: FrontResources,
         *,
         clock: Callable[[], float],
         soon: Callable[[Callable[[], None]], None],
@@ -42,15 +41,15 @@ class Switchboard:
         self.methods: dict[bytes, tuple[str, Method]] = {
             path.encode(): (path, method) for path, method in methods.items()
         }
-        self.limits = limits
+        self.limits = resources.limits
         self.clock = clock
         self.soon = soon
         self.call_ended = call_ended
         self.make_scanner = make_scanner
-        self.stats = stats
+        self.stats = resources.stats
         self.headers_kept = None if headers is None else OWN_HEADERS | {name.encode() for name in headers}
-        self.incoming = Incoming()
-        self.unread = Unread(limits.max_unread_size)
+        self.incoming = resources.incoming
+        self.unread = resources.unread
         self._refused: dict[H2Call, None] = {}  # calls to be refused by HTTP once their requests end; the oldest first
         self._young: list[ConnectionCalls] = []  # of connections with calls that have no entry in `_deadlines` yet
         self._deadlines: list[tuple[float, int, ConnectionCalls, int]] = []

@@ -7,9 +7,7 @@ from typing import Final
 from quarry_mq.protocol.h2.frames import ErrorCode, PeerError
 from quarry_mq.server.front.h2.connection import Connection
 from quarry_mq.server.front.h2.request_head import State
-
-GREETING_S: Final = 10.0
-"""Seconds for a peer to send its preface and SETTINGS; only then is it a client. A header block may take as long."""
+from quarry_mq.server.front.hello import GREETING_S
 
 PROBE_AFTER_S: Final = 60.0
 PROBE_ANSWER_S: Final = 20.0

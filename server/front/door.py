@@ -7,7 +7,7 @@ waiting one of the address with most of them is closed: silent peers keep nobody
 keeps out only itself.
 
 Handshakes take turns of their address. Once its ClientHello is there, a connection waits for a turn
-(`server.front.h2.limits`), and its handshake takes that whole turn: one handshake of an address begins in each loop
+(`server.front.fairness`), and its handshake takes that whole turn: one handshake of an address begins in each loop
 iteration. `HANDSHAKES_MAX` of an address may be under way, so that not many come to a costly part at the same moment.
 When others wait, one that has taken `HANDSHAKE_YIELDS_S` is closed.
 """
@@ -23,9 +23,8 @@ from typing import Final
 import structlog
 
 from quarry_mq.server.front.contract import FrontStats
-from quarry_mq.server.front.h2.hello import TLS_HANDSHAKE, client_hello, first_byte, has_hung_up
-from quarry_mq.server.front.h2.limits import FRAMES_PER_HANDSHAKE, FairScheduler, Source
-from quarry_mq.server.front.h2.timeouts import GREETING_S
+from quarry_mq.server.front.fairness import FRAMES_PER_HANDSHAKE, FairScheduler, Source
+from quarry_mq.server.front.hello import GREETING_S, TLS_HANDSHAKE, client_hello, first_byte, has_hung_up
 from quarry_mq.server.front.inherited import inherited_sockets
 from quarry_mq.server.front.tls import LiveTls
 
@@ -36,7 +35,7 @@ HANDSHAKE_YIELDS_S: Final = 1.0
 
 
 class Callers:
-    """The waiting connections of one address; `turns` knows the address as long as there are any."""
+    """The waiting connections of one address; `fairness` knows the address as long as there are any."""
 
     def __init__(self, scheduler: FairScheduler, source: Source) -> None:
         self._scheduler = scheduler
@@ -79,7 +78,7 @@ class Callers:
             self._with_hello.pop(connection, None)
 
     def catch_up(self) -> None:
-        """Let the first waiting connection begin its handshake. See `turns.Waiting`."""
+        """Let the first waiting connection begin its handshake. See `fairness.Waiting`."""
         while self._with_hello and len(self._in_handshake) < HANDSHAKES_MAX:
             connection = next(iter(self._with_hello))
             if has_hung_up(connection):
