@@ -24,10 +24,11 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as defini
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.delivery import Delivered
 from quarry_mq.server.delivery.handles import HandleKey, ReceiptHandle
-from quarry_mq.server.front import FrontLimits, FrontStats, Method, ScannerMaker
+from quarry_mq.server.front import FrontLimits, Method, ScannerMaker
 from quarry_mq.server.front.h2.call import Client
 from quarry_mq.server.front.h2.connection import Connection
 from quarry_mq.server.front.h2.switchboard import Switchboard
+from quarry_mq.server.front.resources import FrontResources
 from quarry_mq.server.rpc.receives import message_items
 from quarry_mq.server.rpc.sends import make_reader
 from quarry_mq.server.wire.messages import host_from_text, to_message
@@ -238,8 +239,7 @@ def _calls_case(native: Native, sent: list[bytes], random: Random, sizes: Sizes)
 def _connection(make_scanner: ScannerMaker | None) -> Connection:
     board = Switchboard(
         {PATH: Method(lambda call, _: call.reply(b""))},
-        FrontLimits(),
-        FrontStats(),
+        FrontResources(FrontLimits()),
         clock=lambda: 0.0,
         soon=lambda _: None,
         make_scanner=make_scanner,

@@ -92,7 +92,15 @@ def peer_host(transport: asyncio.BaseTransport) -> str:
 
 def peer_text(transport: asyncio.BaseTransport) -> str:
     """Return the peer's address: `127.0.0.1:5`, `[::1]:5`, `unix`."""
-    address: Any = transport.get_extra_info("peername")
+    return _text(transport.get_extra_info("peername"))
+
+
+def local_text(transport: asyncio.BaseTransport) -> str:
+    """Return this end's address, in the same form."""
+    return _text(transport.get_extra_info("sockname"))
+
+
+def _text(address: Any) -> str:
     if not isinstance(address, tuple):
         return "unix"
     host, port = address[:2]

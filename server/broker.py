@@ -52,6 +52,8 @@ from quarry_mq.server.process.certificates import Certificates
 from quarry_mq.server.process.descriptors import front_limits, plan_here
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.process.process_metrics import ProcessStats
+from quarry_mq.server.remoting.build import Remoting
+from quarry_mq.server.remoting.transactions import TransactionProducers
 from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.rpc.context import HEADERS, Edge, RequestRates
 from quarry_mq.server.rpc.messaging import Components, Messaging, native_part
@@ -101,6 +103,7 @@ class Broker:
         )
         self._security = Security(settings, store, clock=clock, metrics=SecurityMetrics(registry))
         self._clients = ClientRegistry(clock, settings)
+        self._remoting = Remoting(settings, clock)
         self._native = native_part(settings)
         self._edge = self._make_edge()
         self._handle_key = HandleKey(*store.identity.handle_key(store.messages.dispatched_up_to), self._native)
@@ -125,6 +128,9 @@ class Broker:
             make_scanner=None if self._native is None else self._native.CallScanner,
             headers=HEADERS,
         )
+        if settings.remoting.is_on:
+            gate = self._security.remoting_gate
+            self._remoting.serve(self._messaging.components, self._maintenance.key_index, self._front, gate)
         self._live.on_change(self._configure)
         self._sources = self._make_sources(health, process)
         export(self._metrics, self._sources, settings)
@@ -138,6 +144,7 @@ class Broker:
         self._checks.configure(settings.transactions)
         self._maintenance.configure(settings)
         self._messaging.configure(settings)
+        self._remoting.configure(settings)
         self._front.configure(front_limits(settings))
 
     def _make_edge(self) -> Edge:
@@ -192,8 +199,11 @@ class Broker:
             clock=self._clock,
             topic_exists=self._topic_exists,
             group_exists=self._group_exists,
-            consumers=self._clients.consumers_in,
+            consumers=self._consumers_in,
         )
+
+    def _consumers_in(self, group: str, topic: str) -> int:
+        return self._clients.consumers_in(group, topic) + self._remoting.sessions.consumers_in(group, topic)
 
     def _topic_exists(self, name: str) -> bool:
         return self._store.topics.get(name) is not None
@@ -300,7 +310,7 @@ class Broker:
             self._messaging.components.sends.transactions,
             self._store.messages,
             self._settings.transactions,
-            producers=self._clients,
+            producers=TransactionProducers(self._clients, self._remoting.sessions),
             ask=self._messaging.telemetry.push_check,
             clock=self._clock,
             error_reporter=self._error_reporter,
@@ -363,6 +373,7 @@ class Broker:
             tls_listening = await self._front.start(network.tls_listen, tls)
             log.info("listening with TLS", address=tls_listening)
         self._identity.listens_at(listening, secure=tls_listening if network.tls == "off" else None)
+        await self._remoting.start(None if network.tls == "off" else tls)
         return listening
 
     @contextlib.asynccontextmanager
@@ -444,7 +455,7 @@ class Broker:
     async def _stop_front(self, grace_s: float, hastened: Hastened | None = None) -> None:
         """Refuse new calls, and end open calls that wait for something to happen."""
         loop = asyncio.get_running_loop()
-        stopping = loop.create_task(self._front.stop(grace_s))
+        stopping = loop.create_task(self._stop_fronts(grace_s))
         await asyncio.sleep(0)
         self._delivery.drain()
         self._pulls.drain()
@@ -454,8 +465,11 @@ class Broker:
             await asyncio.wait([stopping, quick], return_when=asyncio.FIRST_COMPLETED)
             quick.cancel()
             if not stopping.done():
-                await self._front.stop(0)
+                await self._stop_fronts(0)
         await stopping
+
+    async def _stop_fronts(self, grace_s: float) -> None:
+        await asyncio.gather(self._front.stop(grace_s), self._remoting.stop(grace_s))
 
     def _administration(self) -> Administration:
         settings = self._settings
@@ -488,6 +502,7 @@ class Broker:
         while True:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
             self._clients.sweep()
+            self._remoting.sweep()
             self._delivery.drop_idle_subscriptions()
             self._delivery.lite.drop_idle_clients()
             self._maintenance.backups.sweep()

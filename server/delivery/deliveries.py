@@ -335,6 +335,14 @@ class Deliveries:
         progress.unwritten.update(dict.fromkeys(rows))
         self._recent.drop_from(progress, start)
 
+    def end_below(self, subscription: Subscription, progress: QueueProgress, end: QueueOffset) -> None:
+        """Mark everything in flight in the queue below an offset as done."""
+        if not self._counts[subscription.group]:
+            return
+        rows = self.rows_of(subscription, progress)
+        for offset in [each for each in rows if each < end]:
+            self.end(GroupMessage(subscription, progress, offset), rows[offset], Event.ACKNOWLEDGED)
+
     def release(self, subscription: Subscription) -> None:
         """Drop the timers of a subscription that has nothing in flight any more."""
         self._redelivery_timers.cancel_all(subscription)

@@ -468,12 +468,17 @@ class Delivery:
         first = self._deliveries.first_offset(subscription_prefix(group, queue.topic), queue.number)
         return not self.writer.is_full and (first is None or first >= offset)
 
-    def commit_offset(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
-        """Let the group continue at `offset` from its next receive on. What it has in flight below the offset stays in
-        flight.
+    def commit_offset(self, group: str, queue: QueueId, offset: QueueOffset, *, ends_below: bool = False) -> None:
+        """Let the group continue at `offset` from its next receive on.
+
+        What it has in flight below the offset stays in flight, unless `ends_below`: then it is done. Clients that keep
+        the group's offset themselves mean that.
         """
         subscription = self._subscriptions.open(group, queue.topic)
+        subscription.last_used_s = self._clock.monotonic_s()
         progress = self._positions.open(subscription, queue.number)
+        if ends_below:
+            self._deliveries.end_below(subscription, progress, offset)
         if offset < progress.next_offset:
             self._deliveries.delete_from(subscription, progress, offset)
         progress.next_offset = offset

@@ -16,6 +16,7 @@ __all__ = [
     "FrontKind",
     "FrontLimits",
     "FrontStats",
+    "H2Front",
     "LiveTls",
     "Method",
     "Methods",

@@ -16,7 +16,7 @@ import structlog
 from isal.isal_zlib import crc32
 
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.protocol.messages.property_names import REAL_TOPIC
+from quarry_mq.protocol.messages.property_names import PRODUCER_GROUP, REAL_TOPIC
 from quarry_mq.server.append.copies import Copies, is_final
 from quarry_mq.server.delivery.handles import HandleKey, Purpose
 from quarry_mq.server.delivery.model import ErrorSink
@@ -85,6 +85,9 @@ class Producers(Protocol):
     def producers_of(self, topic: str) -> Sequence[str]:
         """Return the ids of live producers that declared the topic."""
 
+    def ask_group(self, half: HalfMessage, record: StoredMessage) -> bool:
+        """Ask a producer of the group that the half message names. Returns False if there is none."""
+
 
 class TransactionMetrics(Protocol):
     def transaction_ended(self, resolution: Resolution) -> None: ...
@@ -152,6 +155,34 @@ class Transactions:
         if message_id and half.message_id != message_id:
             raise InvalidTransactionId("the transaction belongs to another message")
         self._end(topic, half, resolution, ended)
+
+    def end_half(
+        self,
+        queue_offset: QueueOffset,
+        physical_offset: int,
+        producer_group: str,
+        resolution: Resolution,
+        ended: Ended,
+    ) -> None:
+        """Commit or roll back the half message at these offsets, which a producer of the group has sent; as `end` does.
+
+        Raises InvalidTransactionId, Busy.
+        """
+        half = self._pending.half(queue_offset)
+        if half is None:
+            if self._pending.resolution(queue_offset) is not resolution:
+                raise InvalidTransactionId("no half message lies there, or the transaction ended the other way")
+            ended(None)
+            return
+        if half.physical_offset != physical_offset:
+            raise InvalidTransactionId(f"the half message {queue_offset} does not lie at offset {physical_offset}")
+        try:
+            properties = self._records.record_at(half.physical_offset).properties
+        except (OffsetOutOfRange, MessageGivenUp) as gone:
+            raise InvalidTransactionId(f"the half message is lost: {gone}") from gone
+        if properties.get(PRODUCER_GROUP) != producer_group:
+            raise InvalidTransactionId("the half message belongs to another producer group")
+        self._end(properties.get(REAL_TOPIC, ""), half, resolution, ended)
 
     def _end(self, topic: str, half: HalfMessage, resolution: Resolution, ended: Ended) -> None:
         ending = self._ending.get(half.queue_offset)
@@ -307,7 +338,7 @@ class TransactionChecks:
         self._pending.check_again(check, after)
 
     def _ask_someone(self, half: HalfMessage, record: StoredMessage) -> bool:
-        """Ask the client that sent the half message, or else the next producer that declared its topic.
+        """Ask the client that sent the half message, else one of its producer group, else one that declared its topic.
 
         False: none is there.
         """
@@ -317,11 +348,14 @@ class TransactionChecks:
         others = self._producers.producers_of(topic)
         self._turn += 1
         at = self._turn % len(others) if others else 0
-        for client_id in [*([sender] if sender else []), *others[at:], *others[:at]]:
-            if self._ask(client_id, topic, record, transaction_id):
-                self._metrics.transaction_checked()
-                return True
-        return False
+        is_asked = (
+            (sender is not None and self._ask(sender, topic, record, transaction_id))
+            or self._producers.ask_group(half, record)
+            or any(self._ask(client_id, topic, record, transaction_id) for client_id in [*others[at:], *others[:at]])
+        )
+        if is_asked:
+            self._metrics.transaction_checked()
+        return is_asked
 
     def _give_up(self, half: HalfMessage, record: StoredMessage) -> None:
         topic = record.properties.get(REAL_TOPIC, "")

@@ -203,7 +203,7 @@ class Edge:
         self,
         clients: ClientRegistry,
         error_reporter: ErrorReporter,
-        gate: Gate | None = None,
+        gate: Gate[Call] | None = None,
         *,
         rates: RequestRates | None = None,
         limits_met: LimitsMet | None = None,

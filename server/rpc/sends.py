@@ -81,7 +81,7 @@ class SendStore:
         self.commit: Final = commit
         self.delays: Final = delays
         self.transactions: Final = transactions
-        self._births = births
+        self.births: Final = births
         self.identity: Final = identity
         self.clock: Final = clock
         self.metrics: Final = metrics
@@ -107,9 +107,9 @@ class SendStore:
             )
             for each in checked.messages
         ]
-        self._births.check_names(messages)
+        self.births.check_names(messages)
         types = checked.types
-        new_lite_topics = self._births.admit(topic.name, _lite_topics_of(checked))
+        new_lite_topics = self.births.admit(topic.name, _lite_topics_of(checked))
         may_wait = definition.DELAY in types or definition.TRANSACTION in types
         due = [_due_ms(each, now_ms) for each in checked.messages] if may_wait else []
         if may_wait:
@@ -125,7 +125,7 @@ class SendStore:
             if error is not None:
                 accepted.refuse(error)
                 return
-            self._births.born(topic.name, new_lite_topics)
+            self.births.born(topic.name, new_lite_topics)
             response = service.SendMessageResponse()
             fill_ok(response.status)
             for message, where in zip(request.messages, appended, strict=True):

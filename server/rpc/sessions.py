@@ -437,7 +437,7 @@ class Revocation:
 
     def __init__(
         self,
-        gate: Gate,
+        gate: Gate[Call],
         telemetry: TelemetryService,
         clients: ClientRegistry,
         *,

@@ -8,14 +8,24 @@ time in UTC, in the broker's own zone or in one of the zones that the settings n
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Final
 
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.protocol.signature import AUTHORIZATION, DATE, DATE_SIZE_MAX, date_signature, parse_authorization
+from quarry_mq.protocol.signature import (
+    AUTHORIZATION,
+    DATE,
+    DATE_SIZE_MAX,
+    Claim,
+    date_signature,
+    parse_authorization,
+    remoting_signature,
+)
 from quarry_mq.server.errors import Outcome, Unauthenticated
 from quarry_mq.server.front import Call
+from quarry_mq.server.front.remoting import RemotingCall
 from quarry_mq.server.security.credentials import Credentials, Identity, source_of
 from quarry_mq.store.lru_cache import LruCache
 
@@ -132,3 +142,44 @@ class Authenticator:
             self._remembered.rotate()
         self._remembered.put((authorization, date), (identity, fresh_until_ms))
         return identity
+
+
+SIGNATURE_FIELD: Final = "Signature"
+ACCESS_KEY_FIELD: Final = "AccessKey"
+SIGNS_UNIQUE_KEY_QUERY: Final = 400
+"""Version of clients from which on they sign this field, too; older ones add it after they have signed (RocketMQ
+4.9.3).
+"""
+
+_LEFT_OUT: Final = frozenset({SIGNATURE_FIELD})
+_LEFT_OUT_BEFORE: Final = frozenset({SIGNATURE_FIELD, "_UNIQUE_KEY_QUERY"})
+
+
+class RemotingAuthenticator:
+    """Authenticate a request of the remoting protocol by its signature if it has one, else by a certificate.
+
+    The signature covers no time, so a request that somebody has recorded can be sent again: only TLS prevents that.
+    """
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+
+    def identify(self, call: RemotingCall) -> Identity:
+        """Return who calls. Raises Unauthenticated, TooManyFailures."""
+        return self._credentials.timed(lambda: self._find_out(call))
+
+    def _find_out(self, call: RemotingCall) -> Identity:
+        command, fields = call.command, call.fields
+        user = fields.get(ACCESS_KEY_FIELD)
+        if not user:
+            return self._credentials.by_certificate(call.connection.peer_certificate)
+        try:
+            signature = b64decode(fields.get(SIGNATURE_FIELD, ""), validate=True)
+        except ValueError:
+            signature = b""
+        left_out = _LEFT_OUT if command.version >= SIGNS_UNIQUE_KEY_QUERY else _LEFT_OUT_BEFORE
+        return self._credentials.by_signature(
+            Claim(user, signature),
+            source_of(call.peer),
+            lambda secret: remoting_signature(secret, fields, command.body, left_out=left_out),
+        )

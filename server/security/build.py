@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -9,9 +10,11 @@ import structlog
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.delivery.retry_topics import RetryOwners
+from quarry_mq.server.front import Call
+from quarry_mq.server.front.remoting import RemotingCall
 from quarry_mq.server.security.admin_authentication import AdminAuthenticator
 from quarry_mq.server.security.audit import Audit, AuditFile
-from quarry_mq.server.security.authentication import LOCAL, Authenticator, Freshness
+from quarry_mq.server.security.authentication import LOCAL, Authenticator, Freshness, RemotingAuthenticator
 from quarry_mq.server.security.authorization import Authorizer
 from quarry_mq.server.security.credentials import Credentials, FailureLimit
 from quarry_mq.server.security.gate import Gate
@@ -93,17 +96,20 @@ class Security:
         self.authorizer = Authorizer(users, store.policies, decide, retry_owners=retry_owners.of, metrics=metrics)
         failures = FailureLimit(security.failures_per_minute, clock)
         credentials = Credentials(users, failures, clock=clock, metrics=metrics)
-        self.gate: Gate | None = None
+        self.gate: Gate[Call] | None = None
+        self.remoting_gate: Gate[RemotingCall] | None = None
         if security.authentication:
             zones = [LOCAL, *map(ZoneInfo, security.client_zones)]
             freshness = Freshness(security.date_window_s * 1000 or None, zones)
-            self.gate = Gate(
-                Authenticator(credentials, freshness, clock),
-                self.authorizer if security.authorization else None,
-                users,
+            make_gate = partial(
+                Gate,
+                authorizer=self.authorizer if security.authorization else None,
+                users=users,
                 audit=self.audit,
                 metrics=metrics,
             )
+            self.gate = make_gate(Authenticator(credentials, freshness, clock))
+            self.remoting_gate = make_gate(RemotingAuthenticator(credentials))
         window_ms = (security.date_window_s or ADMIN_WINDOW_S) * 1000
         self.admin_authenticator: AdminAuthenticator | None = None
         if has_admin:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from quarry_mq.server.errors import PermissionDenied, TooManyFailures, Unauthenticated
-from quarry_mq.server.front import Call
 from quarry_mq.server.security.audit import CLAIMED, Audit, Subject
-from quarry_mq.server.security.authentication import Authenticator
 from quarry_mq.server.security.authorization import Authorizer, Need
 from quarry_mq.server.security.credentials import Identity, Users, source_of
 from quarry_mq.server.security.metrics import SecurityMetrics
@@ -16,12 +14,33 @@ from quarry_mq.server.security.metrics import SecurityMetrics
 PORT: Final = "messaging"
 
 
-class Gate:
+class AnyCall(Protocol):
+    """A call of any protocol: what it asks for, and `ip:port` of the client."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def peer(self) -> str: ...
+
+
+CallT = TypeVar("CallT", bound=AnyCall)
+_CallT_contra = TypeVar("_CallT_contra", bound=AnyCall, contravariant=True)
+
+
+class Authenticates(Protocol[_CallT_contra]):
+    """Finds out who makes a call of one protocol."""
+
+    def identify(self, call: _CallT_contra) -> Identity:
+        """Return who calls. Raises Unauthenticated, TooManyFailures."""
+
+
+class Gate(Generic[CallT]):
     """Authenticate and authorize calls. With `authorizer` None users may do everything, but only as own clients."""
 
     def __init__(
         self,
-        authenticator: Authenticator,
+        authenticator: Authenticates[CallT],
         authorizer: Authorizer | None,
         users: Users,
         *,
@@ -39,7 +58,7 @@ class Gate:
         """Return a value that differs when a user may have lost a right."""
         return (self._users.generation, 0) if self._authorizer is None else self._authorizer.generation
 
-    def identify(self, call: Call) -> Identity:
+    def identify(self, call: CallT) -> Identity:
         """Return who calls. Raises Unauthenticated, TooManyFailures."""
         try:
             return self._authenticator.identify(call)
@@ -50,7 +69,7 @@ class Gate:
             self._deny(subject, error.outcome.value, str(error))
             raise
 
-    def authorize(self, call: Call, identity: Identity, needs: Iterable[Need]) -> None:
+    def authorize(self, call: CallT, identity: Identity, needs: Iterable[Need]) -> None:
         """Raise PermissionDenied unless the user may do this. That it is enabled was just checked by `identify`."""
         if self._authorizer is None:
             return
@@ -68,14 +87,14 @@ class Gate:
         if self._authorizer is not None:
             self._authorizer.require(identity, source_of(peer), needs)
 
-    def require_own(self, call: Call, identity: Identity, client_id: str, owner: str | None) -> None:
+    def require_own(self, call: CallT, identity: Identity, client_id: str, owner: str | None) -> None:
         """Raise PermissionDenied for a client that another user has registered."""
         if owner is not None and owner != identity.user:
             text = f"user {identity.user} may not call as client {client_id}: that client belongs to another user"
             self._deny(self._subject(call).of(identity), "another user's client", text)
             raise PermissionDenied(text)
 
-    def _subject(self, call: Call) -> Subject:
+    def _subject(self, call: CallT) -> Subject:
         return Subject(PORT, call.path.rpartition("/")[2], call.peer)
 
     def _deny(self, subject: Subject, outcome: str, text: str) -> None:

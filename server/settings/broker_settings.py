@@ -35,6 +35,7 @@ from quarry_mq.server.settings.sections import (
     LogSection,
     MetricsSection,
     NetworkSection,
+    RemotingSection,
     Section,
     SecuritySection,
     StoreSection,
@@ -96,6 +97,7 @@ class BrokerSettings(Section):
     expiry: ExpirySection = ExpirySection()
     verification: VerificationSection = VerificationSection()
     network: NetworkSection = NetworkSection()
+    remoting: RemotingSection = RemotingSection()
     broker: BrokerSection = BrokerSection()
     cluster: ClusterSection = ClusterSection()
     topics: TopicsSection = TopicsSection()

@@ -16,12 +16,13 @@ Sources: `RemotingCommand`, `RocketMQSerializable` and `NettyDecoder` of RocketM
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Mapping
 from enum import IntEnum, IntFlag
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
+
+import orjson
 
 FRAME_SIZE_MAX: Final = 16 * 1024 * 1024
 """Most that the length field may say, as in RocketMQ."""
@@ -197,8 +198,8 @@ def write_command(command: Command) -> bytes:
 
 def _read_json(header: bytes) -> Command:
     try:
-        members = json.loads(header, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as cause:
+        members = orjson.loads(header)
+    except orjson.JSONDecodeError as cause:
         raise FrameMalformed(f"a header that is no JSON: {cause}") from cause
     if not isinstance(members, dict):
         raise FrameMalformed("a header that is no JSON object")
@@ -215,10 +216,6 @@ def _read_json(header: bytes) -> Command:
         language=Language.__members__.get(language, Language.OTHER) if isinstance(language, str) else Language.JAVA,
         version=_int32(members, "version"),
     )
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
 
 
 def _int32(members: Mapping[str, Any], name: str) -> int:
@@ -248,10 +245,9 @@ def _write_json(command: Command) -> bytes:
         members["extFields"] = dict(command.fields)
     members |= {"flag": int(command.flag), "language": command.language.name, "opaque": command.opaque}
     if command.remark is not None:
-        members["remark"] = command.remark
+        members["remark"] = command.remark.encode(errors="replace").decode()
     members |= {"serializeTypeCurrentRPC": "JSON", "version": command.version}
-    # half of a surrogate pair, which JSON can spell, has no bytes in UTF-8
-    return json.dumps(members, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+    return orjson.dumps(members)
 
 
 def _read_binary(header: bytes) -> Command:

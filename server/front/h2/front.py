@@ -122,7 +122,7 @@ class H2Protocol(asyncio.Protocol):
             self.depart()
             self._front.resources.stats.connections -= 1  # the other protocol counts the same connection
         self._transport = self._connection = self._timeouts = None
-        other = make()
+        other = make(self._secure)
         transport.set_protocol(other)
         other.connection_made(transport)
         if data:
@@ -402,8 +402,8 @@ class H2Front:
         self._protocols: dict[H2Protocol, None] = {}  # the oldest first
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.is_stopping = False
-        self.other_protocol: Callable[[], asyncio.Protocol] | None = None
-        """Makes what takes over a connection whose peer does not speak HTTP/2; None: such a peer is refused."""
+        self.other_protocol: Callable[[bool], asyncio.Protocol] | None = None
+        """Makes what takes over a connection, with TLS or without, that does not speak HTTP/2; None: it is refused."""
 
     # -- server.front.contract.Front
 

@@ -15,6 +15,7 @@ from quarry_mq.server.settings.sections.delivery import (
 from quarry_mq.server.settings.sections.limits import LimitsSection
 from quarry_mq.server.settings.sections.metrics import LogSection, MetricsSection, TracingSection
 from quarry_mq.server.settings.sections.network import BrokerSection, NetworkSection
+from quarry_mq.server.settings.sections.remoting import RemotingSection
 from quarry_mq.server.settings.sections.security import SecuritySection
 from quarry_mq.server.settings.sections.store import (
     ConsumeQueueSection,
@@ -39,6 +40,7 @@ __all__ = [
     "MetricsSection",
     "NetworkSection",
     "NewGroupStart",
+    "RemotingSection",
     "Section",
     "SecuritySection",
     "StoreSection",

@@ -1,0 +1,121 @@
+"""Builds the remoting protocol of one broker: its sessions, its handlers, and the front that serves them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.server.front import H2Front, LiveTls
+from quarry_mq.server.front.contract import Front
+from quarry_mq.server.front.remoting import Handler, RemotingCall, RemotingFront
+from quarry_mq.server.front.resources import FrontResources
+from quarry_mq.server.maintenance.key_index import KeyIndex
+from quarry_mq.server.metadata import Directory
+from quarry_mq.server.process.descriptors import front_limits
+from quarry_mq.server.remoting.clients import ClientService
+from quarry_mq.server.remoting.edge import RemotingEdge
+from quarry_mq.server.remoting.lookups import RemotingLookups
+from quarry_mq.server.remoting.names import NameService
+from quarry_mq.server.remoting.pulls import RemotingPulls
+from quarry_mq.server.remoting.sends import RemotingSends
+from quarry_mq.server.remoting.sessions import QueueLocks, RemotingSessions
+from quarry_mq.server.remoting.transactions import RemotingTransactions
+from quarry_mq.server.rpc.messaging import Components
+from quarry_mq.server.security.gate import Gate
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.sections import OFF, is_loopback
+
+log = structlog.get_logger(__name__)
+
+
+class Remoting:
+    """The remoting protocol of one broker."""
+
+    def __init__(self, settings: BrokerSettings, clock: Clock) -> None:
+        self._settings = settings
+        self.sessions: Final = RemotingSessions(
+            clock, topics_max=lambda: self._settings.limits.client_topics, notifies=lambda _group: True
+        )
+        self._locks = QueueLocks(clock)
+        self._front: RemotingFront | None = None
+
+    def serve(self, components: Components, index: KeyIndex, front: Front, gate: Gate[RemotingCall] | None) -> None:
+        """Make all handlers, and the front that serves them on ports of its own and of the gRPC front."""
+        settings, store, sends = self._settings, components.store, components.sends
+        edge = RemotingEdge(components.edge.error_reporter, components.edge.limits_met, gate)
+        self._directory = directory = Directory(store.topics, store.groups, settings)
+        self._names = NameService(edge, directory, store.topics, store.groups, settings)
+        self._sends = RemotingSends(
+            edge,
+            sends,
+            components.copies,
+            directory=directory,
+            messages=store.messages,
+            topics=store.topics,
+            locks=self._locks,
+            settings=settings,
+        )
+        self._pulls = RemotingPulls(
+            edge,
+            self.sessions,
+            directory,
+            messages=store.messages,
+            pulls=components.pulls,
+            delivery=components.delivery,
+            traffic=sends.metrics.traffic,
+            settings=settings,
+        )
+        handlers: dict[int, Handler] = {
+            **self._names.handlers(),
+            **ClientService(edge, self.sessions, self._locks, directory=directory, topics=store.topics).handlers(),
+            **self._sends.handlers(),
+            **self._pulls.handlers(),
+            **RemotingLookups(edge, store.messages, index).handlers(),
+            **RemotingTransactions(edge, sends.transactions, store.messages, sends.metrics.traffic).handlers(),
+        }
+        shared = front.resources if isinstance(front, H2Front) else FrontResources(front_limits(settings))
+        made = self._front = RemotingFront(handlers, edge.handler(edge.not_supported), shared)
+        if isinstance(front, H2Front) and settings.remoting.messaging_port:
+            made.begin()
+            front.other_protocol = lambda secure: made.protocol(secure=secure)
+
+    def configure(self, settings: BrokerSettings) -> None:
+        """Apply changed settings from now on."""
+        self._settings = settings
+        if self._front is not None:
+            self._directory.configure(settings)
+            self._names.configure(settings)
+            self._sends.configure(settings)
+            self._pulls.configure(settings)
+
+    async def start(self, tls: LiveTls | None) -> None:
+        """Open the ports. One that other machines reach takes TLS alone, unless `network.plain_text` allows more."""
+        if self._front is None:
+            return
+        network, remoting = self._settings.network, self._settings.remoting
+        listening: dict[str, str] = {}
+        for name, address in (("names_listen", remoting.names_listen), ("listen", remoting.listen)):
+            if address == OFF:
+                continue
+            is_plain_allowed = is_loopback(address) or network.plain_text == "everywhere"
+            if tls is None or network.tls == "off":
+                listening[name] = await self._front.start(address)
+            else:
+                plain_too = network.tls == "optional" and is_plain_allowed
+                listening[name] = await self._front.start(address, tls, plain_too=plain_too)
+            log.info("listening for remoting", address=listening[name], setting=f"remoting.{name}")
+        if len(listening) == 2:
+            self._names.listens_at(listening["names_listen"], listening["listen"])
+        self.listening = listening
+
+    async def stop(self, grace_s: float) -> None:
+        """Stop serving; see `RemotingFront.stop`."""
+        if self._front is not None:
+            await self._front.stop(grace_s)
+
+    def sweep(self) -> None:
+        """Drop clients that went silent and locks that ended; to be called every few seconds."""
+        self.sessions.sweep()
+        self._locks.sweep()

@@ -1,0 +1,192 @@
+"""Heartbeats, consumer lists and queue locks: what clients tell of themselves, and what they ask about each other."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import orjson
+
+from quarry_mq.protocol.names import RETRY_PREFIX, retry_topic_name
+from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
+from quarry_mq.server.delivery.dead_letters import make_internal_topic
+from quarry_mq.server.errors import OverLimit
+from quarry_mq.server.filters import MessageFilter, SqlFilter, TagFilter
+from quarry_mq.server.front.remoting import Handler, RemotingCall
+from quarry_mq.server.metadata import Directory
+from quarry_mq.server.remoting.edge import RemotingEdge
+from quarry_mq.server.remoting.fields import (
+    Json,
+    RemotingRefused,
+    json_object,
+    member_integer,
+    member_objects,
+    member_text,
+    text_of,
+)
+from quarry_mq.server.remoting.sessions import (
+    ClientInfo,
+    Heartbeat,
+    QueueKey,
+    QueueLocks,
+    RemotingSessions,
+    Subscription,
+)
+from quarry_mq.server.rpc.access import join, read
+from quarry_mq.store.errors import GroupNotFound, Invalid
+from quarry_mq.store.metadata import TopicTable
+
+SUBSCRIPTIONS_MAX: Final = 4_096
+"""Topics that a group may subscribe to, as by gRPC."""
+
+TAG: Final = "TAG"
+SQL: Final = "SQL92"
+
+
+def filter_of(expression: str, expression_type: str) -> MessageFilter:
+    """Return the filter of a subscription; without an expression all messages match. Raises IllegalExpression."""
+    match expression_type or TAG:
+        case "TAG":
+            return TagFilter.parse(expression or "*")
+        case "SQL92":
+            return SqlFilter.parse(expression)
+    raise RemotingRefused(
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+        f"expression type {expression_type[:32]!r} is not supported: TAG and SQL92 are",
+    )
+
+
+class ClientService:
+    """Serves what clients tell of themselves and ask about each other."""
+
+    def __init__(
+        self,
+        edge: RemotingEdge,
+        sessions: RemotingSessions,
+        locks: QueueLocks,
+        *,
+        directory: Directory,
+        topics: TopicTable,
+    ) -> None:
+        self._edge = edge
+        self._sessions = sessions
+        self._locks = locks
+        self._directory = directory
+        self._topics = topics
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the handlers by request code."""
+        handler = self._edge.handler
+        return {
+            RequestCode.HEART_BEAT: handler(self._heartbeat),
+            RequestCode.UNREGISTER_CLIENT: handler(self._unregister),
+            RequestCode.CHECK_CLIENT_CONFIG: handler(self._check_config),
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: handler(self._list_consumers),
+            RequestCode.LOCK_BATCH_QUEUES: handler(self._lock),
+            RequestCode.UNLOCK_BATCH_QUEUES: handler(self._unlock),
+        }
+
+    def _heartbeat(self, call: RemotingCall) -> None:
+        """Register the client in all groups that it names.
+
+        A group that does not exist and may not be made is passed over, as by RocketMQ: the client's other groups go on.
+        The answer says that the broker wants whole heartbeats: then no state of earlier ones is needed.
+        """
+        body = json_object(call.command.body)
+        client_id = member_text(body, "clientID")
+        if not client_id:
+            raise RemotingRefused(ResponseCode.INVALID_PARAMETER, "clientID in the body is missing")
+        client = self._sessions.info(client_id, call.command.language, call.command.version, self._edge.user)
+        keeps_subscriptions = body.get("withoutSub") is True
+        consumers = [
+            (member_text(each, "groupName"), None if keeps_subscriptions else _heartbeat_of(each))
+            for each in member_objects(body, "consumerDataSet")
+        ]
+        for group, heartbeat in consumers:
+            topics = () if heartbeat is None else heartbeat.subscriptions
+            own = [topic for topic in topics if not topic.startswith(RETRY_PREFIX)]
+            self._edge.require(call, join(group), *(read(topic, group) for topic in own))
+        for group, heartbeat in consumers:
+            self._register(call, group, client, heartbeat)
+        for each in member_objects(body, "producerDataSet"):
+            if group := member_text(each, "groupName"):
+                self._sessions.register_producer(call.connection, group, client)
+        call.answer(fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
+
+    def _register(self, call: RemotingCall, group: str, client: ClientInfo, heartbeat: Heartbeat | None) -> None:
+        try:
+            self._directory.group_to_receive(group, self._edge.user)
+        except GroupNotFound:
+            return
+        if heartbeat is not None and heartbeat.message_model != "BROADCASTING":
+            make_internal_topic(self._topics, retry_topic_name(group))
+        self._sessions.register_consumer(call.connection, group, client, heartbeat)
+
+    def _unregister(self, call: RemotingCall) -> None:
+        producer_group, consumer_group = call.fields.get("producerGroup"), call.fields.get("consumerGroup")
+        if producer_group:
+            self._sessions.unregister_producer(call.connection, producer_group)
+        if consumer_group:
+            self._edge.require(call, join(consumer_group))
+            self._sessions.unregister_consumer(call.connection, consumer_group)
+        call.answer()
+
+    def _check_config(self, call: RemotingCall) -> None:
+        """Check the filter of a consumer that is about to start."""
+        subscription = json_object(call.command.body).get("subscriptionData")
+        if isinstance(subscription, dict):
+            try:
+                filter_of(member_text(subscription, "subString"), member_text(subscription, "expressionType"))
+            except Invalid as error:
+                raise RemotingRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+        call.answer()
+
+    def _list_consumers(self, call: RemotingCall) -> None:
+        group = text_of(call.fields, "consumerGroup")
+        self._edge.require(call, join(group))
+        known = self._sessions.consumers(group)
+        if known is None:
+            raise RemotingRefused(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
+        call.answer(body=orjson.dumps({"consumerIdList": known.client_ids}))
+
+    def _lock(self, call: RemotingCall) -> None:
+        group, client_id, queues, names = self._locked_queues(call)
+        held = self._locks.lock(group, client_id, queues)
+        found = [{"brokerName": names[each], "queueId": each[1], "topic": each[0]} for each in held]
+        call.answer(body=orjson.dumps({"lockOKMQSet": found}))
+
+    def _unlock(self, call: RemotingCall) -> None:
+        group, client_id, queues, _ = self._locked_queues(call)
+        self._locks.unlock(group, client_id, queues)
+        call.answer()
+
+    def _locked_queues(self, call: RemotingCall) -> tuple[str, str, list[QueueKey], dict[QueueKey, str]]:
+        body = json_object(call.command.body)
+        group, client_id = member_text(body, "consumerGroup"), member_text(body, "clientId")
+        if not group or not client_id:
+            raise RemotingRefused(ResponseCode.INVALID_PARAMETER, "consumerGroup or clientId in the body is missing")
+        self._edge.require(call, join(group))
+        names = {
+            (member_text(each, "topic"), member_integer(each, "queueId")): member_text(each, "brokerName")
+            for each in member_objects(body, "mqSet")
+        }
+        return group, client_id, list(names), names
+
+
+def _heartbeat_of(members: dict[str, Json]) -> Heartbeat:
+    """Return what a client says of one of its consumer groups. Raises RemotingRefused, OverLimit."""
+    subscriptions: dict[str, Subscription] = {}
+    for each in member_objects(members, "subscriptionDataSet"):
+        topic = member_text(each, "topic")
+        subscriptions[topic] = Subscription(
+            member_text(each, "subString", "*"),
+            member_text(each, "expressionType", TAG),
+            member_integer(each, "subVersion"),
+        )
+    if len(subscriptions) > SUBSCRIPTIONS_MAX:
+        raise OverLimit("client_topics", f"{len(subscriptions)} subscriptions; {SUBSCRIPTIONS_MAX} are allowed")
+    return Heartbeat(
+        member_text(members, "consumeType"),
+        member_text(members, "messageModel", "CLUSTERING"),
+        member_text(members, "consumeFromWhere"),
+        subscriptions,
+    )

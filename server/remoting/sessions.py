@@ -1,0 +1,313 @@
+"""Who is connected by remoting: producers and consumers by group, what they subscribe to, and their queue locks.
+
+Clients say who they are in heartbeats, every 30 s to every broker. A client belongs to a group as long as its
+connection is open and its last heartbeat is at most `SILENT_S` old. When the consumers of a group change, the broker
+tells all of them, and they share the queues out among themselves: each client asks for the list of all, and takes its
+part of it. So the list holds every client whose heartbeat was answered.
+
+Consumers by gRPC are not in these lists. They own no queues, and remoting clients would leave queues to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.remoting.codes import RequestCode
+from quarry_mq.protocol.remoting.frames import Language
+from quarry_mq.server.errors import OverLimit
+from quarry_mq.server.front.remoting import RemotingConnection
+
+SILENT_S: Final = 120.0
+"""Seconds without a heartbeat after which a client does not belong to its groups any more, as in RocketMQ."""
+
+GROUPS_PER_CLIENT_MAX: Final = 4_096
+"""Groups that one connection may register: an application with more uses several client instances."""
+
+
+class Subscription(NamedTuple):
+    """What a consumer group subscribes to in one topic."""
+
+    expression: str
+    expression_type: str
+    version: int
+
+
+class Heartbeat(NamedTuple):
+    """What a client says of one of its consumer groups."""
+
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    subscriptions: Mapping[str, Subscription]
+
+
+class ClientInfo(NamedTuple):
+    """What is known of a client on one connection."""
+
+    client_id: str
+    language: Language
+    version: int
+    owner: str
+    seen_s: float
+    seen_ms: int
+
+
+Members = dict[RemotingConnection, ClientInfo]
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """The remoting consumers of one group. All of them should say the same; the latest heartbeat counts."""
+
+    heartbeat: Heartbeat
+    members: Members = field(default_factory=dict)
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Return whether each consumer gets all messages; then consumers share nothing out."""
+        return self.heartbeat.message_model == "BROADCASTING"
+
+    @property
+    def client_ids(self) -> list[str]:
+        """Return the ids of the consumers, in the order of their names."""
+        return sorted({each.client_id for each in self.members.values()})
+
+
+class RemotingSessions:
+    """All groups with connected remoting clients. It lives on the event loop's thread."""
+
+    def __init__(self, clock: Clock, *, topics_max: Callable[[], int], notifies: Callable[[str], bool]) -> None:
+        """`topics_max` returns how many subscriptions all clients together may have; `notifies` says whether the
+        consumers of a group are told of each other.
+        """
+        self._clock = clock
+        self._topics_max = topics_max
+        self._notifies = notifies
+        self._producers: dict[str, Members] = {}
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._groups_of: dict[RemotingConnection, set[tuple[bool, str]]] = {}
+        """The groups of each registered connection, with whether it is a producer group."""
+        self._subscriptions = 0
+        self._lost: list[Callable[[str, str], None]] = []
+
+    # -- heartbeats
+
+    def info(self, client_id: str, language: Language, version: int, owner: str) -> ClientInfo:
+        """Return a client as it is seen now."""
+        return ClientInfo(client_id, language, version, owner, self._clock.monotonic_s(), self._clock.wall_ms())
+
+    def register_producer(self, connection: RemotingConnection, group: str, client: ClientInfo) -> None:
+        """Note that the client produces in a group. Raises OverLimit."""
+        self._make_room(connection, (True, group))
+        self._attach(connection, (True, group), self._producers.setdefault(group, {}), client)
+
+    def register_consumer(
+        self, connection: RemotingConnection, group: str, client: ClientInfo, heartbeat: Heartbeat | None
+    ) -> None:
+        """Note that the client consumes in a group; without a `heartbeat` what is known of the group stays.
+
+        The consumers of the group are told if there is a new one, or if the subscriptions have changed.
+        Raises OverLimit.
+        """
+        self._make_room(connection, (False, group))
+        known = self._consumers.get(group)
+        if heartbeat is None:
+            if known is not None and self._attach(connection, (False, group), known.members, client):
+                self._notify(group, known)
+            return
+        before = 0 if known is None else len(known.heartbeat.subscriptions)
+        grown = len(heartbeat.subscriptions) - before
+        if grown > 0 and self._subscriptions + grown > self._topics_max():
+            raise OverLimit("client_topics", f"all clients together already have {self._subscriptions} subscriptions")
+        if known is None:
+            known = self._consumers[group] = ConsumerGroup(heartbeat)
+            has_changed = True
+        else:
+            has_changed = _without_versions(known.heartbeat) != _without_versions(heartbeat)
+            known.heartbeat = heartbeat
+        self._subscriptions += grown
+        if self._attach(connection, (False, group), known.members, client) or has_changed:
+            self._notify(group, known)
+
+    def _make_room(self, connection: RemotingConnection, group: tuple[bool, str]) -> None:
+        groups = self._groups_of.get(connection)
+        if groups is not None and group not in groups and len(groups) >= GROUPS_PER_CLIENT_MAX:
+            raise OverLimit("clients", f"the client is already registered in {len(groups)} groups")
+
+    def _attach(
+        self, connection: RemotingConnection, group: tuple[bool, str], members: Members, client: ClientInfo
+    ) -> bool:
+        """Add or renew a member; return whether it is new."""
+        is_new = connection not in members
+        if is_new:
+            groups = self._groups_of.get(connection)
+            if groups is None:
+                groups = self._groups_of[connection] = set()
+                connection.lost[self] = lambda: self.lost(connection)
+                connection.is_registered = True
+            groups.add(group)
+        members[connection] = client
+        return is_new
+
+    # -- ends
+
+    def unregister_producer(self, connection: RemotingConnection, group: str) -> None:
+        """Remove the client on this connection from a producer group. Does nothing if it is not in it."""
+        members = self._producers.get(group, {})
+        if members.pop(connection, None) is not None:
+            self._detached(connection, (True, group))
+        if not members:
+            self._producers.pop(group, None)
+
+    def unregister_consumer(self, connection: RemotingConnection, group: str) -> None:
+        """Remove the client on this connection from a consumer group, and tell the others."""
+        known = self._consumers.get(group)
+        if known is None:
+            return
+        client = known.members.pop(connection, None)
+        if client is None:
+            return
+        self._detached(connection, (False, group))
+        if not known.members:
+            del self._consumers[group]
+            self._subscriptions -= len(known.heartbeat.subscriptions)
+        for callback in self._lost:
+            callback(group, client.client_id)
+        self._notify(group, known)
+
+    def _detached(self, connection: RemotingConnection, group: tuple[bool, str]) -> None:
+        groups = self._groups_of[connection]
+        groups.discard(group)
+        if not groups and not connection.is_closed:
+            del self._groups_of[connection]
+            connection.is_registered = False
+
+    def lost(self, connection: RemotingConnection) -> None:
+        """Remove all registrations of a connection that has ended."""
+        for is_producer, group in tuple(self._groups_of.get(connection, ())):
+            if is_producer:
+                self.unregister_producer(connection, group)
+            else:
+                self.unregister_consumer(connection, group)
+        self._groups_of.pop(connection, None)
+
+    def sweep(self) -> None:
+        """Close the connections of clients that have sent no heartbeat for too long; to be called every few seconds."""
+        silent_since_s = self._clock.monotonic_s() - SILENT_S
+        members = [*self._producers.values(), *(each.members for each in self._consumers.values())]
+        silent = {
+            connection for each in members for connection, client in each.items() if client.seen_s <= silent_since_s
+        }
+        for connection in silent:
+            connection.close("no heartbeat")
+
+    def on_consumer_lost(self, callback: Callable[[str, str], None]) -> None:
+        """Call back with group and client id when a consumer has left its group."""
+        self._lost.append(callback)
+
+    # -- what is asked
+
+    def consumers(self, group: str) -> ConsumerGroup | None:
+        """Return the remoting consumers of a group; None if there are none."""
+        return self._consumers.get(group)
+
+    def consumer_groups(self) -> Iterator[tuple[str, ConsumerGroup]]:
+        """Iterate over the groups with remoting consumers."""
+        return iter(tuple(self._consumers.items()))
+
+    def producers(self, group: str) -> Mapping[RemotingConnection, ClientInfo]:
+        """Return the remoting producers of a group."""
+        return self._producers.get(group, {})
+
+    def producer_groups(self) -> Iterable[tuple[str, Mapping[RemotingConnection, ClientInfo]]]:
+        """Iterate over the groups with remoting producers."""
+        return tuple(self._producers.items())
+
+    def consumers_in(self, group: str, topic: str) -> int:
+        """Count the remoting consumers of the group, if the group subscribes to the topic."""
+        known = self._consumers.get(group)
+        return len(known.members) if known is not None and topic in known.heartbeat.subscriptions else 0
+
+    def connection_of(self, client_id: str, group: str) -> RemotingConnection | None:
+        """Return the connection of a consumer of the group; None if it is not connected."""
+        known = self._consumers.get(group)
+        if known is None:
+            return None
+        return next((each for each, client in known.members.items() if client.client_id == client_id), None)
+
+    def _notify(self, group: str, known: ConsumerGroup) -> None:
+        """Tell the consumers of a group to share the queues out again."""
+        if known.is_broadcasting or not self._notifies(group):
+            return
+        for connection in tuple(known.members):
+            connection.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+
+
+def _without_versions(heartbeat: Heartbeat) -> Mapping[str, tuple[str, str]]:
+    """Return the subscriptions as they filter: a client that starts again has another version of the same."""
+    return {topic: (each.expression, each.expression_type) for topic, each in heartbeat.subscriptions.items()}
+
+
+LOCK_S: Final = 60.0
+"""Seconds for which a lock that is not renewed keeps its queue from other clients, as in RocketMQ."""
+
+LOCKS_PER_GROUP_MAX: Final = 65_536
+"""Queues of one group that may be locked at the same time."""
+
+QueueKey = tuple[str, int]
+"""A topic and the number of one of its queues."""
+
+
+class QueueLocks:
+    """The queues that ordered consumers have locked, in memory only: after a restart clients lock them again.
+
+    A lock is no fence: nothing is checked when messages are read. It tells clients which of them may consume a queue.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._locks: dict[str, dict[QueueKey, tuple[str, float]]] = {}
+        """The owner and the end of each lock, by group and queue."""
+
+    def lock(self, group: str, client_id: str, queues: Sequence[QueueKey]) -> list[QueueKey]:
+        """Lock the queues for a client, and return those that it holds now. Raises OverLimit."""
+        now_s = self._clock.monotonic_s()
+        locks = self._locks.setdefault(group, {})
+        if len(locks) + len(queues) > LOCKS_PER_GROUP_MAX:
+            self.sweep()
+            locks = self._locks.setdefault(group, {})
+            if len(locks) + len(queues) > LOCKS_PER_GROUP_MAX:
+                raise OverLimit("client_topics", f"group {group} has already locked {len(locks)} queues")
+        held: list[QueueKey] = []
+        for queue in queues:
+            owner, until_s = locks.get(queue, ("", 0.0))
+            if owner == client_id or until_s <= now_s:
+                locks[queue] = client_id, now_s + LOCK_S
+                held.append(queue)
+        return held
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[QueueKey]) -> None:
+        """Free those of the queues that the client has locked."""
+        locks = self._locks.get(group, {})
+        for queue in queues:
+            if locks.get(queue, ("", 0.0))[0] == client_id:
+                del locks[queue]
+        if not locks:
+            self._locks.pop(group, None)
+
+    def has_locks(self, group: str) -> bool:
+        """Return whether any queue of the group is locked now: its consumers consume in order."""
+        now_s = self._clock.monotonic_s()
+        return any(until_s > now_s for _, until_s in self._locks.get(group, {}).values())
+
+    def sweep(self) -> None:
+        """Forget locks that have ended; to be called every few seconds."""
+        now_s = self._clock.monotonic_s()
+        for group, locks in list(self._locks.items()):
+            for queue in [each for each, (_, until_s) in locks.items() if until_s <= now_s]:
+                del locks[queue]
+            if not locks:
+                del self._locks[group]

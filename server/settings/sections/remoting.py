@@ -1,0 +1,34 @@
+"""Settings of RocketMQ's remoting protocol."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from quarry_mq.server.settings.sections.base import OFF, AdvertisedAddress, ListenAddressOrOff, Section
+
+
+class RemotingSection(Section):
+    listen: ListenAddressOrOff = Field(
+        default=OFF,
+        description="Where clients and tools that speak RocketMQ's remoting protocol reach the broker, or `off`. "
+        "RocketMQ uses port 10911. [What is served](remoting.md)",
+    )
+    names_listen: ListenAddressOrOff = Field(
+        default=OFF,
+        description="Where these clients reach their name server, or `off`. RocketMQ uses port 9876. All addresses "
+        "answer both kinds of requests.",
+    )
+    messaging_port: bool = Field(
+        default=False,
+        description="Serve the remoting protocol on `network.listen`, too: the first byte of a connection decides.",
+    )
+    advertise: AdvertisedAddress | None = Field(
+        default=None,
+        description="The address of the broker in routes for these clients. Default: the address that the client "
+        "dialled, with the port of `listen` if the client came by `names_listen`.",
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether the protocol is served at all."""
+        return self.messaging_port or self.listen != OFF or self.names_listen != OFF
