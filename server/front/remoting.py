@@ -72,7 +72,7 @@ Answered = Callable[[Command | None], None]
 
 
 class RemotingCall:
-    """One request of a client. It is answered once, by any code, now or later; a oneway request is never answered."""
+    """A call is one request of a client. It is answered once, now or later; a oneway request is never answered."""
 
     __slots__ = ("command", "connection", "is_answered")
 
@@ -129,7 +129,7 @@ class RemotingConnection(asyncio.Protocol):
         """`ip:port` of the client, and that of this broker which the client dialled."""
         self.peer_certificate: bytes | None = None
         self.is_registered = False
-        """Whether the client has registered a group: then the connection never gives way to another."""
+        """True if the client has registered a group: then the connection never gives way to another."""
         self.is_closed = False
         self._transport: asyncio.Transport | None = None
         self._source: Source | None = None
@@ -541,7 +541,7 @@ class RemotingFront:
         self._connections[connection] = None
 
     def remove(self, connection: RemotingConnection) -> None:
-        """Forget a connection that has ended."""
+        """Remove a connection that has ended."""
         self._connections.pop(connection, None)
 
     async def stop(self, grace_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What all fronts of a broker share: the connections and their limits, turns of addresses, and loop iterations."""
+"""The resources that all fronts of a broker share: connections and their limits, turns, and loop iterations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quarry_mq.server.tasks import run_guarded
 
 
 class FrontConnection(Reader, Protocol):
-    """One connection of a front."""
+    """A connection of any front, as far as its resources are concerned."""
 
     @property
     def has_calls(self) -> bool:

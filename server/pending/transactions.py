@@ -86,7 +86,7 @@ class Producers(Protocol):
         """Return the ids of live producers that declared the topic."""
 
     def ask_group(self, half: HalfMessage, record: StoredMessage) -> bool:
-        """Ask a producer of the group that the half message names. Returns False if there is none."""
+        """Ask a producer of the group that the half message names; return False without one."""
 
 
 class TransactionMetrics(Protocol):

@@ -1,12 +1,11 @@
 """The JSON of answers, as RocketMQ's tools read it.
 
-RocketMQ writes maps whose keys are JSON objects, `{{"queueId":0,"topic":"T"}:VALUE}`, which is no JSON. Its tools read
-nothing else there (`keyed`). Keys that are numbers are written as texts here: all clients read both.
+RocketMQ writes keys that are numbers without quotes, which is no JSON. They are texts here: all clients read both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import orjson
@@ -16,16 +15,6 @@ from quarry_mq.store.metadata import Topic, TopicType
 
 INHERIT: Final = 1
 """The permission bit of the topic that RocketMQ copies new topics from."""
-
-
-def keyed(pairs: Iterable[tuple[Json, Json]]) -> bytes:
-    """Return a map whose keys may be objects, as text."""
-    return b"{" + b",".join(orjson.dumps(key) + b":" + orjson.dumps(value) for key, value in pairs) + b"}"
-
-
-def queue_of(broker: str, topic: str, number: int) -> dict[str, Json]:
-    """Return a queue as RocketMQ writes it."""
-    return {"brokerName": broker, "queueId": number, "topic": topic}
 
 
 def topic_route(topic: Topic, permission: int, brokers: Mapping[str, tuple[str, str]]) -> bytes:

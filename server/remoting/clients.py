@@ -95,7 +95,7 @@ class ClientService:
         client_id = member_text(body, "clientID")
         if not client_id:
             raise RemotingRefused(ResponseCode.INVALID_PARAMETER, "clientID in the body is missing")
-        client = self._sessions.info(client_id, call.command.language, call.command.version, self._edge.user)
+        client = self._sessions.info(client_id, call.command.language, call.command.version)
         keeps_subscriptions = body.get("withoutSub") is True
         consumers = [
             (member_text(each, "groupName"), None if keeps_subscriptions else _heartbeat_of(each))
@@ -150,8 +150,8 @@ class ClientService:
 
     def _lock(self, call: RemotingCall) -> None:
         group, client_id, queues, names = self._locked_queues(call)
-        held = self._locks.lock(group, client_id, queues)
-        found = [{"brokerName": names[each], "queueId": each[1], "topic": each[0]} for each in held]
+        owned = self._locks.lock(group, client_id, queues)
+        found = [{"brokerName": names[each], "queueId": each[1], "topic": each[0]} for each in owned]
         call.answer(body=orjson.dumps({"lockOKMQSet": found}))
 
     def _unlock(self, call: RemotingCall) -> None:
@@ -184,9 +184,4 @@ def _heartbeat_of(members: dict[str, Json]) -> Heartbeat:
         )
     if len(subscriptions) > SUBSCRIPTIONS_MAX:
         raise OverLimit("client_topics", f"{len(subscriptions)} subscriptions; {SUBSCRIPTIONS_MAX} are allowed")
-    return Heartbeat(
-        member_text(members, "consumeType"),
-        member_text(members, "messageModel", "CLUSTERING"),
-        member_text(members, "consumeFromWhere"),
-        subscriptions,
-    )
+    return Heartbeat(member_text(members, "messageModel", "CLUSTERING"), subscriptions)

@@ -1,4 +1,4 @@
-"""What all requests of the remoting protocol have in common: who calls, what the caller may do, and errors.
+"""The common part of all requests of the remoting protocol: who calls, what the caller may do, and errors.
 
 Only here does an error become a response code. The text of an unexpected error stays in the broker's log.
 """

@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 from quarry_mq.protocol.limits import ENTRIES_MAX
 from quarry_mq.protocol.messages.property_names import (
+    CLUSTER,
     CRC_PROPERTY,
     DELAY_LEVEL,
     DELAY_MS,
@@ -29,6 +30,8 @@ from quarry_mq.protocol.messages.property_names import (
     DELIVER_AT_MS,
     LIGHT_QUEUE_OFFSETS,
     LIGHT_QUEUES,
+    ORIGIN_MESSAGE_ID,
+    POP_CHECKPOINT,
     REAL_QUEUE,
     REAL_TOPIC,
     RETRY_TOPIC,
@@ -38,6 +41,8 @@ from quarry_mq.protocol.messages.property_names import (
 )
 from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK
 from quarry_mq.protocol.names import (
+    HALF_TOPIC,
+    OPERATION_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     dead_letter_topic_name,
@@ -64,18 +69,14 @@ from quarry_mq.store.metadata import Group, Permission, Topic, TopicTable
 from quarry_mq.store.record import StoredMessage, offset_message_id
 from quarry_mq.store.record.properties import DELAY_LEVELS_MS, decode_properties
 
-MAX_RECONSUME: Final = "MAX_RECONSUME_TIMES"
-ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
-CLUSTER: Final = "CLUSTER"
-
 REGION: Final[Mapping[str, str]] = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 """Fields of every answer to a send, and properties of every message: clients that trace look for both."""
 
-RECEIVED_ONLY: Final = (CRC_PROPERTY, "POP_CK", "MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "1ST_POP_TIME")
+RECEIVED_ONLY: Final = (CRC_PROPERTY, POP_CHECKPOINT, "MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "1ST_POP_TIME")
 """Properties that a consumer adds to what it receives, and that come back when it sends the message again."""
 
 PENDING_NAMES: Final = (TRANSACTION, DELAY_LEVEL, DELAY_S, DELAY_MS, DELIVER_AT_MS)
-RESERVED_TOPICS: Final = frozenset({SCHEDULE_TOPIC, "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"})
+RESERVED_TOPICS: Final = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OPERATION_TOPIC})
 
 FIRST_RETRY_LEVEL: Final = 3
 """Delay level of the first retry (10 s); each further one waits a level longer."""

@@ -1,4 +1,4 @@
-"""Who is connected by remoting: producers and consumers by group, what they subscribe to, and their queue locks.
+"""The connected remoting clients: producers and consumers by group, their subscriptions, and their queue locks.
 
 Clients say who they are in heartbeats, every 30 s to every broker. A client belongs to a group as long as its
 connection is open and its last heartbeat is at most `SILENT_S` old. When the consumers of a group change, the broker
@@ -10,7 +10,7 @@ Consumers by gRPC are not in these lists. They own no queues, and remoting clien
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -28,7 +28,7 @@ GROUPS_PER_CLIENT_MAX: Final = 4_096
 
 
 class Subscription(NamedTuple):
-    """What a consumer group subscribes to in one topic."""
+    """A subscription is what a consumer group wants of one topic."""
 
     expression: str
     expression_type: str
@@ -36,23 +36,19 @@ class Subscription(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """What a client says of one of its consumer groups."""
+    """A heartbeat is what a client says of one of its consumer groups."""
 
-    consume_type: str
     message_model: str
-    consume_from_where: str
     subscriptions: Mapping[str, Subscription]
 
 
 class ClientInfo(NamedTuple):
-    """What is known of a client on one connection."""
+    """The info is what is known of a client on one connection."""
 
     client_id: str
     language: Language
     version: int
-    owner: str
     seen_s: float
-    seen_ms: int
 
 
 Members = dict[RemotingConnection, ClientInfo]
@@ -91,13 +87,12 @@ class RemotingSessions:
         self._groups_of: dict[RemotingConnection, set[tuple[bool, str]]] = {}
         """The groups of each registered connection, with whether it is a producer group."""
         self._subscriptions = 0
-        self._lost: list[Callable[[str, str], None]] = []
 
     # -- heartbeats
 
-    def info(self, client_id: str, language: Language, version: int, owner: str) -> ClientInfo:
+    def info(self, client_id: str, language: Language, version: int) -> ClientInfo:
         """Return a client as it is seen now."""
-        return ClientInfo(client_id, language, version, owner, self._clock.monotonic_s(), self._clock.wall_ms())
+        return ClientInfo(client_id, language, version, self._clock.monotonic_s())
 
     def register_producer(self, connection: RemotingConnection, group: str, client: ClientInfo) -> None:
         """Note that the client produces in a group. Raises OverLimit."""
@@ -167,15 +162,12 @@ class RemotingSessions:
         known = self._consumers.get(group)
         if known is None:
             return
-        client = known.members.pop(connection, None)
-        if client is None:
+        if known.members.pop(connection, None) is None:
             return
         self._detached(connection, (False, group))
         if not known.members:
             del self._consumers[group]
             self._subscriptions -= len(known.heartbeat.subscriptions)
-        for callback in self._lost:
-            callback(group, client.client_id)
         self._notify(group, known)
 
     def _detached(self, connection: RemotingConnection, group: tuple[bool, str]) -> None:
@@ -204,39 +196,20 @@ class RemotingSessions:
         for connection in silent:
             connection.close("no heartbeat")
 
-    def on_consumer_lost(self, callback: Callable[[str, str], None]) -> None:
-        """Call back with group and client id when a consumer has left its group."""
-        self._lost.append(callback)
-
     # -- what is asked
 
     def consumers(self, group: str) -> ConsumerGroup | None:
         """Return the remoting consumers of a group; None if there are none."""
         return self._consumers.get(group)
 
-    def consumer_groups(self) -> Iterator[tuple[str, ConsumerGroup]]:
-        """Iterate over the groups with remoting consumers."""
-        return iter(tuple(self._consumers.items()))
-
     def producers(self, group: str) -> Mapping[RemotingConnection, ClientInfo]:
         """Return the remoting producers of a group."""
         return self._producers.get(group, {})
-
-    def producer_groups(self) -> Iterable[tuple[str, Mapping[RemotingConnection, ClientInfo]]]:
-        """Iterate over the groups with remoting producers."""
-        return tuple(self._producers.items())
 
     def consumers_in(self, group: str, topic: str) -> int:
         """Count the remoting consumers of the group, if the group subscribes to the topic."""
         known = self._consumers.get(group)
         return len(known.members) if known is not None and topic in known.heartbeat.subscriptions else 0
-
-    def connection_of(self, client_id: str, group: str) -> RemotingConnection | None:
-        """Return the connection of a consumer of the group; None if it is not connected."""
-        known = self._consumers.get(group)
-        if known is None:
-            return None
-        return next((each for each, client in known.members.items() if client.client_id == client_id), None)
 
     def _notify(self, group: str, known: ConsumerGroup) -> None:
         """Tell the consumers of a group to share the queues out again."""
@@ -281,13 +254,13 @@ class QueueLocks:
             locks = self._locks.setdefault(group, {})
             if len(locks) + len(queues) > LOCKS_PER_GROUP_MAX:
                 raise OverLimit("client_topics", f"group {group} has already locked {len(locks)} queues")
-        held: list[QueueKey] = []
+        owned: list[QueueKey] = []
         for queue in queues:
             owner, until_s = locks.get(queue, ("", 0.0))
             if owner == client_id or until_s <= now_s:
                 locks[queue] = client_id, now_s + LOCK_S
-                held.append(queue)
-        return held
+                owned.append(queue)
+        return owned
 
     def unlock(self, group: str, client_id: str, queues: Iterable[QueueKey]) -> None:
         """Free those of the queues that the client has locked."""
@@ -304,7 +277,7 @@ class QueueLocks:
         return any(until_s > now_s for _, until_s in self._locks.get(group, {}).values())
 
     def sweep(self) -> None:
-        """Forget locks that have ended; to be called every few seconds."""
+        """Drop locks that have ended; to be called every few seconds."""
         now_s = self._clock.monotonic_s()
         for group, locks in list(self._locks.items()):
             for queue in [each for each, (_, until_s) in locks.items() if until_s <= now_s]:

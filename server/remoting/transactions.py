@@ -104,7 +104,7 @@ class TransactionProducers:
         return self._clients.producers_of(topic)
 
     def ask_group(self, half: HalfMessage, record: StoredMessage) -> bool:
-        """Ask the next producer by remoting of the group that sent the half message; False if there is none."""
+        """Ask the next producer by remoting of the group that sent the half message; return False without one."""
         connections = list(self._sessions.producers(record.properties.get(PRODUCER_GROUP, "")))
         if not connections:
             return False

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import struct
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
+from quarry_mq.protocol.remoting.batches import BatchedMessage
 from quarry_mq.protocol.remoting.frames import Command, Flag, FrameReader, Language, read_command, write_command
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import StoredMessage
@@ -159,3 +161,14 @@ def records_in(body: bytes) -> list[StoredMessage]:
         found.append(record)
         at += size
     return found
+
+
+def join_batch(messages: Iterable[BatchedMessage]) -> bytes:
+    """The body of a batch, as a producer sends it."""
+    return b"".join(
+        struct.pack(">iiiii", 22 + len(body) + len(raw_properties), 0, 0, flag, len(body))
+        + body
+        + struct.pack(">h", len(raw_properties))
+        + raw_properties
+        for flag, body, raw_properties in messages
+    )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quarry_mq.protocol.messages.property_names import DELAY_LEVEL
-from quarry_mq.protocol.remoting.batches import BatchedMessage, join_batch
+from quarry_mq.protocol.remoting.batches import BatchedMessage
 from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
 from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import Group, Permission, TopicType
@@ -17,7 +17,7 @@ from quarry_mq.store.record import StoredMessage, parse_offset_message_id
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, message
 from tests.conformance.secured import SECRET, SECURED, add_user
-from tests.remoting.client import RemotingClient, heartbeat_body, pull_fields, records_in, send_fields
+from tests.remoting.client import RemotingClient, heartbeat_body, join_batch, pull_fields, records_in, send_fields
 from tests.remoting.conftest import Serve, address_of, front_of
 
 

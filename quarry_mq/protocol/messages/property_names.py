@@ -54,6 +54,11 @@ BORN_HOST: Final = "__BORNHOST"
 PRODUCER_GROUP: Final = "PGROUP"
 CRC_PROPERTY: Final = "__CRC32#"
 RECONSUME_TIMES: Final = "RECONSUME_TIME"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+"""The offset id of the message that a copy in a retry topic was first made from."""
+CLUSTER: Final = "CLUSTER"
+"""The cluster of the broker that stored the message: replies to it go there."""
+POP_CHECKPOINT: Final = "POP_CK"
 DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DEAD_LETTER_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 
@@ -93,13 +98,13 @@ _BY_PROTOCOL: Final = frozenset(
         "MIN_OFFSET",
         "MAX_OFFSET",
         "BUYER_ID",
-        "ORIGIN_MESSAGE_ID",
+        ORIGIN_MESSAGE_ID,
         "TRANSFER_FLAG",
         "CORRECTION_FLAG",
         "MQ2_FLAG",
         "MAX_RECONSUME_TIMES",
         "CONSUME_START_TIME",
-        "POP_CK",
+        POP_CHECKPOINT,
         "POP_CK_OFFSET",
         "1ST_POP_TIME",
         "TRAN_PREPARED_QUEUE_OFFSET",
@@ -111,7 +116,7 @@ _BY_PROTOCOL: Final = frozenset(
         "TTL",
         "ARRIVE_TIME",
         "PUSH_REPLY_TIME",
-        "CLUSTER",
+        CLUSTER,
         "MSG_TYPE",
         "TIMER_ENQUEUE_MS",
         DEQUEUED_MS,

@@ -15,7 +15,6 @@ Source: `MessageDecoder.encodeMessage` of RocketMQ 5.5.0. All integers are big-e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from struct import Struct, error
 from typing import Final, NamedTuple
 
@@ -28,7 +27,7 @@ class BatchMalformed(ValueError):
 
 
 class BatchedMessage(NamedTuple):
-    """One message of a batch."""
+    """A batched message is one of several in the body of a batch."""
 
     flag: int
     body: bytes
@@ -55,14 +54,3 @@ def split_batch(data: bytes, messages_max: int) -> list[BatchedMessage]:
         found.append(BatchedMessage(flag, data[body_at : body_at + body_size], data[properties_at:end]))
         at = end
     return found
-
-
-def join_batch(messages: Iterable[BatchedMessage]) -> bytes:
-    """Return the body of a batch, as a producer sends it."""
-    return b"".join(
-        _HEAD.pack(_HEAD.size + len(body) + _PROPERTIES_SIZE.size + len(raw_properties), 0, 0, flag, len(body))
-        + body
-        + _PROPERTIES_SIZE.pack(len(raw_properties))
-        + raw_properties
-        for flag, body, raw_properties in messages
-    )

@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a request asks for. The name server's codes and the broker's do not overlap."""
+    """A request code says what a request asks for. The name server's codes and the broker's do not overlap."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -63,7 +63,7 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request ended."""
+    """A response code says how a request ended."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

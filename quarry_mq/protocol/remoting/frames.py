@@ -37,7 +37,7 @@ _CUT: Final = {code & 0xFFFF: code for code in (*range(200_050, 200_080), 200_15
 """Codes that do not fit into the 16 bits of the ROCKETMQ serialization: clients send 3442 for 200050."""
 _PREFIX: Final = struct.Struct(">II")
 _FIXED: Final = struct.Struct(">hBhiii")
-"""Of the ROCKETMQ serialization: code, language, version, opaque, flag, size of the remark."""
+"""The beginning of a ROCKETMQ header: code, language, version, opaque, flag, size of the remark."""
 _KEY_SIZE: Final = struct.Struct(">h")
 _VALUE_SIZE: Final = struct.Struct(">i")
 _INT32: Final = range(-(1 << 31), 1 << 31)

@@ -1,4 +1,4 @@
-"""What clients of the h2 front send first: HTTP/2's preface, or a request of HTTP/1; and the answers to both."""
+"""The first bytes of clients of the h2 front: HTTP/2's preface or a request of HTTP/1, and the answers to both."""
 
 from __future__ import annotations
 

@@ -326,7 +326,7 @@ public final class Scenarios {
         List<ConcurrentLinkedQueue<String>> found = new ArrayList<>();
         for (int at = 0; at < 2; at++) {
             DefaultMQPushConsumer consumer = consumer("G-" + topic);
-            consumer.setMessageModel(org.apache.rocketmq.common.protocol.heartbeat.MessageModel.BROADCASTING);
+            setBroadcasting(consumer);
             consumer.setInstanceName("broadcast-" + topic + "-" + at);
             consumer.subscribe(topic, "*");
             ConcurrentLinkedQueue<String> own = new ConcurrentLinkedQueue<>();
@@ -344,6 +344,16 @@ public final class Scenarios {
         until(() -> found.get(0).size() >= 10 && found.get(1).size() >= 10, 40, "each gets all: " + found);
         producer.shutdown();
         consumers.forEach(DefaultMQPushConsumer::shutdown);
+    }
+
+    /** The class of the model lies in another package in each version of the client. */
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    private static void setBroadcasting(DefaultMQPushConsumer consumer) throws Exception {
+        for (java.lang.reflect.Method method : DefaultMQPushConsumer.class.getMethods()) {
+            if (method.getName().equals("setMessageModel")) {
+                method.invoke(consumer, Enum.valueOf((Class<Enum>) method.getParameterTypes()[0], "BROADCASTING"));
+            }
+        }
     }
 
     private static void litePull() throws Exception {

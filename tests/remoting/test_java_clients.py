@@ -1,0 +1,64 @@
+"""Unmodified remoting clients for Java of RocketMQ 4 and 5: the scenarios of `java/src/Scenarios.java`."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from quarry_mq.cli.demo import free_ports
+from tests.e2e.broker import DISK_OF_THE_TESTS, Broker, environment_of
+from tests.e2e.languages import java_classes
+
+pytestmark = pytest.mark.slow
+
+HERE: Final = Path(__file__).parent
+VERSIONS: Final = ("4.9.8", "5.5.0")
+SCENARIOS: Final = (
+    "sends", "batch", "push", "tags", "sql", "retry", "dead-letter", "order", "broadcast", "lite-pull", "pull",
+    "rebalance", "delay", "transaction", "large", "query",
+)  # fmt: skip
+TIMEOUT_S: Final = 180
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The name server address of a broker."""
+    directory = tmp_path_factory.mktemp("remoting")
+    address, own = (f"127.0.0.1:{port}" for port in free_ports(2))
+    settings = {
+        "remoting.listen": own,
+        "remoting.names_listen": address,
+        "index.hash_files": True,
+        "transactions.check_after_ms": 2_000,
+    }
+    environment = {**DISK_OF_THE_TESTS, **environment_of(settings)}
+    broker = Broker(directory / "store", logs=directory / "logs", environment=environment)
+    broker.start()
+    yield address
+    broker.close()
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The version of the client, and the class path of the scenarios that are compiled with it."""
+    project = tmp_path_factory.mktemp("java") / request.param
+    shutil.copytree(HERE / "java", project)
+    pom = project / "pom.xml"
+    pom.write_text(pom.read_text().replace("VERSION", request.param))
+    return request.param, java_classes(f"remoting-{request.param}", project)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_client_of_rocketmq_does_all_that_it_can(names: str, program: tuple[str, str], scenario: str) -> None:
+    version, class_path = program
+    topic = f"{scenario}-{version.replace('.', '-')}"
+    command = ["java", "-Drocketmq.client.logUseSlf4j=true", "-cp", f"{HERE / 'java' / 'src'}:{class_path}"]
+    done = subprocess.run(
+        [*command, "Scenarios", names, topic, scenario], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.stdout.splitlines()[-1:] == ["ok"], done.stdout[-3_000:] + done.stderr[-3_000:]
