@@ -84,7 +84,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         ),
         "history": Entry(
             "quarry_mq.cli.online.broker.overview:history",
-            "Show the stats of the last hour, one line per series.",
+            "Show the stats of the last hour, one line per series, of a broker, a topic or a group.",
         ),
         "stats": Entry(
             "quarry_mq.cli.online.broker.stats:stats",

@@ -72,7 +72,7 @@ def _findings(config: Path | None, store: Path | None, context: Context | None) 
         settings = load_settings(config, {} if store is None else {"store": {"directory": store}})
         settings.for_store()
     except (SettingsInvalid, OSError) as error:
-        yield fault("settings", str(error), "docs/settings.md lists all settings; the other checks were skipped")
+        yield fault("settings", str(error), "correct it; the other checks were skipped")
         return
     yield fine("settings", str(config) if config is not None else "no file: defaults and environment variables")
     clock = SystemClock()

@@ -18,12 +18,17 @@ class Verdict(Enum):
 
 
 class Finding(NamedTuple):
-    """Describe one line of output: what was checked, what was seen, and for a warning or a fault what to do."""
+    """Describe one line of output: what was checked, what was seen, and for a warning or a fault what to do.
+
+    `kind` and `command` are those of a concern of the broker; its command is the advice.
+    """
 
     check: str
     verdict: Verdict
     seen: str
     advice: str = ""
+    kind: str | None = None
+    command: str | None = None
 
 
 Check = Callable[[], Iterator[Finding]]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from quarry_mq.cli.context_file import Context
-from quarry_mq.cli.doctor.findings import Finding, fault, fine, unknown, warning
+from quarry_mq.cli.doctor.findings import Finding, Verdict, fault, fine, unknown, warning
 from quarry_mq.cli.doctor.machine import DISTRIBUTION
 from quarry_mq.cli.online.connection.concerns import ask_concerns
 from quarry_mq.cli.online.connection.probe import TIMEOUT_S, Answer, Told, who_is
@@ -79,10 +79,10 @@ def concerns(answer: Answer | None, settings: BrokerSettings, context: Context |
         yield unknown("concerns", f"{answer.address}: {found}; `quarry --context NAME doctor` asks as a user")
         return
     for each in found:
-        make = fault if each.is_fault else warning
+        verdict = Verdict.FAULT if each.is_fault else Verdict.WARNING
         seen = each.text if each.since is None else f"{each.text} (since {each.since})"
-        advice = "docs/concerns.md explains it"
-        yield make("concerns", seen, f"{each.command} ({advice}, {each.kind})" if each.command else advice)
+        advice = each.command or "the text says what to do"
+        yield Finding("concerns", verdict, seen, advice, each.kind or None, each.command or None)
     if not found:
         yield fine("concerns", "the broker has none")
 
@@ -104,7 +104,7 @@ def health(
     if is_told and ("refused" in text or "poisoned" in text):
         pass  # one of the concerns says so, with its command
     elif status != 200 or "refused" in text:
-        yield fault("health", text.strip() or f"status {status}", "docs/faults.md explains causes and remedies")
+        yield fault("health", text.strip() or f"status {status}", "the broker's log has the cause")
     else:
         yield fine("health", text.strip())
     if date:

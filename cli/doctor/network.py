@@ -17,7 +17,7 @@ def operators(settings: BrokerSettings) -> Iterator[Finding]:
     """Check whether operators have to authenticate, where other machines can reach the admin ports."""
     found = settings.open_to_everybody
     for name, address in found.items():
-        advice = "users (security.authentication) or certificates (network.admin_client_ca): docs/security.md"
+        advice = "users (security.authentication) or certificates (network.admin_client_ca)"
         yield warning(
             "operators", f"network.{name} = {address}: anybody who can reach it can administer the broker", advice
         )

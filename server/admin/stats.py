@@ -240,7 +240,7 @@ class History:
     def _index(self, name: str) -> int:
         index = self._series.get(name)
         if index is None:
-            raise Invalid(f"series: there is no series {name[:60]!r}; docs/admin-calls.md lists all series")
+            raise Invalid(f"series: there is no series {name[:60]!r}; `quarry history` lists all")
         return index
 
 

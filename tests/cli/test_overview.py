@@ -58,6 +58,20 @@ def test_the_last_hour_is_drawn(address: str, stub: Stub, monkeypatch: pytest.Mo
     assert run(address, command="history")[1].split() == ["timers", "messages", "-", "-", "-", "?" * 60]
 
 
+def test_the_last_hour_of_a_topic_or_group_is_asked_for(address: str, stub: Stub) -> None:
+    run(address, "--topic", "orders", command="history sent_per_second")
+    asked = stub.asked[-1][1]
+    assert (asked.topic, asked.group, list(asked.series)) == ("orders", "", ["sent_per_second"])
+    run(address, "--group", "billing", command="history")
+    asked = stub.asked[-1][1]
+    assert (asked.topic, asked.group) == ("", "billing")
+    stub.answers["GetHistory"] = pb.History(series=[pb.Series(name="ready", unit="messages")])
+    done = CliRunner().invoke(app, ["history", "--topic", "quiet", "--admin", address])
+    assert "quiet: no values are kept: it is new, or others are busier or further behind" in done.stderr
+    done = CliRunner().invoke(app, ["history", "--topic", "a", "--group", "b", "--admin", address])
+    assert (done.exit_code, "not allowed together with --topic" in done.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(("group_count", "lag_s"), [(1, 1.234), (2, None), (None, None)])
 def test_the_lag_of_a_topic_takes_all_of_its_groups(
     address: str, stub: Stub, group_count: int | None, lag_s: float | None

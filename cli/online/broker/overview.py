@@ -14,7 +14,7 @@ from quarry_mq.cli.online.connection.concerns import concerns_of
 from quarry_mq.cli.online.connection.members import AllMembers, name_missing
 from quarry_mq.cli.terminal.output import print_object, print_rows, speaks_utf8
 from quarry_mq.cli.terminal.quantities import number_text
-from quarry_mq.cli.terminal.text import HOUR_MS, cells, say, sparkline, time_text
+from quarry_mq.cli.terminal.text import HOUR_MS, cells, say, sparkline, time_text, word
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.members_pb2_grpc import AllMembersServiceStub
 from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
@@ -81,20 +81,36 @@ def history(
         ),
     ] = None,
     *,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", "-t", metavar="TOPIC", help="Of this topic, not of the broker.", show_default=False),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", "-g", metavar="GROUP", help="Of this group, not of the broker.", show_default=False),
+    ] = None,
     all_members: AllMembers = False,
     admin: Admin = ADMIN_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Show the stats of the last hour, one line per series.
+    """Show the stats of the last hour, one line per series, of a broker, a topic or a group.
 
     The curve has a column for each minute, with the highest value of the minute; its scale begins at 0 and ends at the
     highest value of the hour. `·` is an unknown value. With --json there is a value for every ten seconds; null is
     unknown. With --all rates and counts are sums, and lags, percents and delays the largest of all members.
+
+    The hour is kept of the busiest topics and of the groups that are furthest behind; a note says if there is none.
     """
+    if topic is not None and group is not None:
+        raise typer.BadParameter("not allowed together with --topic", param_hint="--group")
+    request = pb.GetHistoryRequest(series=series or (), topic=topic or "", group=group or "")
     stub: Callable[[Any], Any] = AllMembersServiceStub if all_members else OverviewServiceStub
     with service_port(admin, stub) as broker:
-        found = broker.GetHistory(pb.GetHistoryRequest(series=series or ()), timeout=CALL_TIMEOUT_S)
+        found = broker.GetHistory(request, timeout=CALL_TIMEOUT_S)
     name_missing(getattr(found, "members", ()))
+    name = topic or group
+    if name is not None and not any(not isnan(value) for each in found.series for value in each.values):
+        say(f"{word(name, err=True)}: no values are kept: it is new, or others are busier or further behind", err=True)
     print_rows(_series_rows(found, as_json=as_json), HISTORY_COLUMNS, as_json=as_json, kind="series")
 
 
