@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from quarry_mq.cli.command_table import COMMANDS, SECTIONS
 from tests.commands import commands, root
 from tests.house.source import ROOT
 
@@ -49,6 +50,24 @@ def test_the_commands_page_agrees_with_the_commands() -> None:
     assert sorted(documented()) == sorted(
         section(path, command) for path, command in commands() if path.rpartition(" ")[0] not in ALIASES
     )
+
+
+def test_the_page_has_the_sections_of_the_help_in_its_order() -> None:
+    table = {
+        section: [(f"`quarry {name}`", entry.summary) for name, entry in entries.items()]
+        for section, entries in SECTIONS.items()
+    }
+    shown, described = {}, []
+    for part in re.split(r"^## ", DOCS.read_text(), flags=re.MULTILINE)[1:]:
+        section, _, rest = part.partition("\n")
+        rows = re.findall(r"^\| \[(`quarry .+?`)\]\(#.+?\) \| (.+) \|$", rest, flags=re.MULTILINE)
+        assert len(rows) == len(table[section])
+        shown[section] = [
+            (name, text[: len(entry)]) for (name, text), (_, entry) in zip(rows, table[section], strict=True)
+        ]
+        described += [usage.split()[1].strip("`") for usage in re.findall(r"^### `(.+)`$", rest, flags=re.MULTILINE)]
+    assert shown == table
+    assert list(dict.fromkeys(described)) == [name for name in COMMANDS if f"quarry {name}" not in ALIASES]
 
 
 def test_a_group_has_the_same_commands_under_its_other_name() -> None:

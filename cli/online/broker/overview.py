@@ -99,7 +99,7 @@ def history(
     highest value of the hour. `·` is an unknown value. With --json there is a value for every ten seconds; null is
     unknown. With --all rates and counts are sums, and lags, percents and delays the largest of all members.
 
-    The hour is kept of the busiest topics and of the groups that are furthest behind; a note says if there is none.
+    The hour is kept of the busiest topics and of the groups that are furthest behind; a note says if nothing is kept.
     """
     if topic is not None and group is not None:
         raise typer.BadParameter("not allowed together with --topic", param_hint="--group")
