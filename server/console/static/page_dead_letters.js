@@ -301,7 +301,8 @@ async function resendChosen(view, group, state, place, refresh) {
       h("p", null, count(resent), ` would be sent to ${group}, once each.`),
       refused.length > 0 && [h("p", null, "Those stay where they are:"), h("ul", null, refused)],
     ],
-    act: () => Promise.all(works.map(([member, offsets]) => begun(view, member, { group, offsets }))),
+    act: () =>
+      Promise.all(works.map(([member, offsets]) => begun(named(view, state.parts, member), { group, offsets }))),
   });
   if (!jobs) return null;
   state.chosen.clear();
@@ -312,7 +313,7 @@ async function resendAll(view, group, place, refresh) {
   const parts = answered(await view.callMembers("DeadLetterService/ListDeadLetters", { group, count: 1 }));
   const counted = [];
   for (const { member } of parts)
-    counted.push(await runJob(view.on(member), { resendDeadLetters: { group } }, { dryRun: true, place }));
+    counted.push(await runJob(named(view, parts, member), { resendDeadLetters: { group } }, { dryRun: true, place }));
   const failed = counted.find((one) => one.state !== "done");
   if (failed) return `the dry run is ${failed.state}`;
   const jobs = await confirm({
@@ -322,14 +323,15 @@ async function resendAll(view, group, place, refresh) {
       h("p", null, `Would be done for ${group}:`),
       counted.map((one, at) => h("p", null, parts.length > 1 && `${parts[at].member}: `, countsText(one.counts))),
     ],
-    act: () => Promise.all(parts.map(({ member }) => begun(view, member, { group }))),
+    act: () => Promise.all(parts.map(({ member }) => begun(named(view, parts, member), { group }))),
   });
   if (!jobs) return null;
   return follow(jobs, place, refresh);
 }
 
-async function begun(view, member, work) {
-  const its = view.on(member);
+const named = (view, parts, member) => view.on(member, isMany(parts) ? member : "");
+
+async function begun(its, work) {
   return { its, job: await beginJob(its, { resendDeadLetters: work }) };
 }
 

@@ -1,7 +1,7 @@
 // Long work: jobs with their progress, and verifications of the store.
 import { confirm, field, valuesOf } from "./dialog.js";
 import { announce, h, replace } from "./dom.js";
-import { age, count, isKnown } from "./format.js";
+import { age, count, isKnown, none } from "./format.js";
 import { link } from "./links.js";
 import { answered, isMany, memberColumn, missingParts, rowsOf } from "./members.js";
 import { facts, table } from "./table.js";
@@ -29,7 +29,7 @@ export async function show(view) {
           h(
             "div",
             { class: "panel" },
-            followJob(view.on(job.member), job, () => list.refresh()),
+            followJob(view.on(job.member, isMany(parts) ? job.member : ""), job, () => list.refresh()),
           ),
         );
       }
@@ -59,9 +59,9 @@ function jobsTable(view, parts, jobs) {
       { title: "Asked by", cell: (one) => one.askedBy || h("span", { class: "none" }, "nobody said") },
       { title: "About", kind: "wide", cell: aboutText },
       { title: "Progress", cell: (one) => progressBar(one.done, one.total, `progress of ${one.kind}`) },
-      { title: "Progress", cell: (one) => countsText(one.counts) },
+      { title: "Counted", cell: (one) => countsText(one.counts) },
       { title: "Ended", cell: (one) => (isKnown(one.endedAtMs) ? age(one.endedAtMs) : "not yet") },
-      { title: "Remark", kind: "wide", cell: (one) => one.remark ?? "" },
+      { title: "Remark", kind: "wide", cell: (one) => one.remark || none("") },
     ].filter(Boolean),
     jobs,
     { empty: "No jobs." },
@@ -135,7 +135,7 @@ async function verificationsView(view) {
               : h("span", { class: "none" }, "nothing yet"),
         },
         { title: "Ended", cell: (one) => (isKnown(one.endedAtMs) ? age(one.endedAtMs) : "not yet") },
-        { title: "Remark", kind: "wide", cell: (one) => one.remark ?? "" },
+        { title: "Remark", kind: "wide", cell: (one) => one.remark || none("") },
       ].filter(Boolean),
       verifications,
       { empty: "None." },

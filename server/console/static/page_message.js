@@ -23,7 +23,8 @@ export async function show(view) {
   const which = id ? { id } : { place: { queue: Number(queue), offset } };
   const { member, answer, parts } = await found(view, { topic, ...which });
   view.member = member;
-  const message = { ...messageOf(answer.message), member: isMany(parts) ? member || view.session.broker : member };
+  const named = isMany(parts) ? member || view.session.broker : view.query("member");
+  const message = { ...messageOf(answer.message), member: named };
   const here = answer.message.queues?.[0] ?? message;
   const beside = neighbours({ member, topic: here.topic || topic, queue: here.queue, offset: Number(here.offset) });
   if (message.problem) {

@@ -96,7 +96,7 @@ async function preview(view, group, form, place, done) {
     for (const member of members) {
       const box = h("div", null, isMany(parts) && h("h3", null, member));
       place.append(box);
-      await bigPreview(view.on(member), request, wording, box, done);
+      await bigPreview(view.on(member, isMany(parts) ? member : ""), request, wording, box, done);
     }
   } catch (error) {
     replace(place, failure(error));

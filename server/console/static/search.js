@@ -144,7 +144,14 @@ function choose(one) {
   window.dispatchEvent(new CustomEvent("theme"));
 }
 
-// Topics and groups by a part of their name, the one that has just this name first.
+// The very name comes first, then names that begin so; the broker's own topics come last.
+function rank(name, typed) {
+  if (name === typed) return 3;
+  if (name.toLowerCase().startsWith(typed.toLowerCase())) return 2;
+  return name.startsWith("%") ? 0 : 1;
+}
+
+// Topics and groups by a part of their name.
 async function namedResults(typed) {
   if (!typed) return [];
   const ask = { contains: typed, limit: NAMES_MAX };
@@ -157,6 +164,6 @@ async function namedResults(typed) {
     ...(groups.value?.groups ?? []).map((one) => ({ kind: "Groups", icon: "groups", name: one.group.name, path: "groups" })),
   ];
   return found
-    .sort((one, other) => (other.name === typed) - (one.name === typed))
+    .sort((one, other) => rank(other.name, typed) - rank(one.name, typed))
     .map(({ name, path, ...one }) => ({ ...one, text: name, to: address([path, name]) }));
 }

@@ -16,6 +16,7 @@ export class View {
     const member = this.query("member");
     // Whose part of the cluster the page shows; the broker that is asked without one.
     this.member = member === session.broker ? "" : member;
+    this.named = member;
   }
 
   get signal() {
@@ -30,9 +31,12 @@ export class View {
     return this.route.query.get(name) ?? otherwise;
   }
 
-  // The same view, whose calls another member makes.
-  on(member) {
-    return Object.create(this, { member: { value: member === this.session.broker ? "" : member } });
+  // The same view, whose calls a member makes. `named` is shown where it says whose work it is.
+  on(member, named = "") {
+    return Object.create(this, {
+      member: { value: member === this.session.broker ? "" : member },
+      named: { value: named },
+    });
   }
 
   call(name, body) {

@@ -107,7 +107,7 @@ export function progressBar(done, total, label) {
 }
 
 export function countsText(counts) {
-  const pairs = Object.entries(counts ?? {});
+  const pairs = Object.entries(counts ?? {}).sort();
   return pairs.length
     ? pairs.map(([name, value]) => h("span", { class: "pair" }, count(value), ` ${name} `))
     : "nothing yet";
@@ -134,7 +134,7 @@ export function followJob(view, first, ended = null) {
         stateBadge(job.state),
         " ",
         link(["jobs", job.id], `${job.kind}${job.dryRun ? ", dry run" : ""}`, { member: view.member }),
-        view.member && [" on ", h("strong", null, view.member)],
+        view.named && [" on ", h("strong", null, view.named)],
         " ",
         progressBar(job.done, job.total, `progress of ${job.kind}`),
         isOpen(job) &&
