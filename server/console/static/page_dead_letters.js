@@ -5,6 +5,7 @@ import { age, badge, count, none, unknown } from "./format.js";
 import { address, groupLink, link, messageLink, topicLink } from "./links.js";
 import { answered, isMany, memberColumn, missingParts, rowsOf, sumOf } from "./members.js";
 import { groupField } from "./names.js";
+import { passedOver } from "./page_messages.js";
 import { exportButtons } from "./export.js";
 import { facts, pager, table } from "./table.js";
 import { panel, section } from "./view.js";
@@ -165,8 +166,13 @@ async function load(view, group, state, refresh) {
   const told = () => replace(chosen, `${state.chosen.size} selected`);
   told();
   const next = nextOf(there);
+  const damaged = rowsOf(there, (answer) => answer.damaged ?? []).map((one) => ({
+    ...one,
+    of: isMany(parts) ? one.member : "",
+  }));
   return [
     missingParts(parts),
+    passedOver(damaged, "The command says, once the broker is stopped, what it takes to give one up."),
     facts([
       ["Kept", count(sumOf(state.parts, (one) => Number(one.maximumOffset) - Number(one.minimumOffset)))],
       ["Never sent again", count(sumOf(state.parts, (one) => Number(one.maximumOffset) - Number(one.nextOffset)))],
@@ -222,8 +228,9 @@ async function load(view, group, state, refresh) {
 function nextOf(parts) {
   const next = {};
   for (const { member, answers } of parts) {
-    const last = answers[0].deadLetters.at(-1);
-    if (last && BigInt(last.offset) + 1n < BigInt(answers[0].maximumOffset)) next[member] = BigInt(last.offset) + 1n;
+    const seen = [...answers[0].deadLetters, ...(answers[0].damaged ?? [])].map((one) => Number(one.offset));
+    const behind = Math.max(...seen) + 1;
+    if (seen.length && behind < Number(answers[0].maximumOffset)) next[member] = behind;
   }
   return Object.keys(next).length ? next : null;
 }

@@ -202,13 +202,14 @@ export function unread(files) {
   );
 }
 
-function passedOver(damaged) {
+// Records that are damaged, whose member is `of` where there are several, with the command that helps.
+export function passedOver(damaged, help = "A group goes on behind one with the command.") {
   return (
     (damaged ?? []).length > 0 &&
     h(
       "div",
       { class: "notice bad" },
-      h("p", null, "✖ Damaged records are passed over. A group goes on behind one with the command."),
+      h("p", null, `✖ Damaged records are passed over. ${help}`),
       damaged.map((one) =>
         h(
           "p",

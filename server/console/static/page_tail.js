@@ -8,11 +8,12 @@ import { preview } from "./body_view.js";
 import { missingParts } from "./members.js";
 import { messageOf, placeLink } from "./messages_table.js";
 import { topicField } from "./names.js";
-import { chooseTopic, filterOf } from "./page_messages.js";
+import { chooseTopic, filterOf, passedOver } from "./page_messages.js";
 import { failure, isAbort } from "./view.js";
 
 const ROWS_MAX = 500;
 const HELD_MAX = 2000;
+const DAMAGED_MAX = 20;
 const RATES = [
   ["5", "5"],
   ["20", "20"],
@@ -68,6 +69,8 @@ class Tail {
     this.figures = h("span", { class: "note" });
     this.problem = h("div");
     this.missing = h("div", { role: "status" });
+    this.hurt = h("div", { role: "status" });
+    this.damaged = [];
     this.parts = new Map();
     this.isAlone = false;
     this.empty = h("p", { class: "empty" }, "No message yet.");
@@ -91,6 +94,7 @@ class Tail {
       ),
       this.problem,
       this.missing,
+      this.hurt,
       this.empty,
       this.rows,
     );
@@ -146,7 +150,9 @@ class Tail {
     this.view.signal.addEventListener("abort", () => own.abort(), { once: true });
     this.clear();
     this.parts.clear();
+    this.damaged = [];
     replace(this.missing);
+    replace(this.hurt);
     this.pauseButton.disabled = false;
     this.stopButton.disabled = false;
     this.pause(false);
@@ -204,7 +210,12 @@ class Tail {
     replace(this.missing, missingParts([...this.parts.values()]));
   }
 
-  take({ member, answer: { messages, leftOut } }) {
+  take({ member, answer: { messages, leftOut, damaged = [] } }) {
+    if (damaged.length) {
+      const of = this.parts.size > 1 ? member : "";
+      this.damaged = [...damaged.map((one) => ({ ...one, of })), ...this.damaged].slice(0, DAMAGED_MAX);
+      replace(this.hurt, passedOver(this.damaged));
+    }
     this.seen += messages.length;
     this.leftOut += Number(leftOut ?? 0);
     const fresh = messages.map((one) => ({ ...messageOf(one), member }));
