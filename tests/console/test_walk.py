@@ -239,6 +239,7 @@ def test_screen_without_colours(street: Street, screen: Screen, tmp_path: Path) 
     """As systems paint it that put their own few colours in place of a page's: words and signs tell what they told."""
     with window(street.browser, street.url_of(screen), tmp_path) as console:
         console.go(screen.path)
+        console.stand_still()
         told = console.page.locator("main .badge, main .notice").all_inner_texts()
         console.page.emulate_media(forced_colors="active")
         console.picture(f"{screen.title}-forced")
