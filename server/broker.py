@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from functools import cached_property
 from importlib.metadata import version
 from typing import Final
 
@@ -129,8 +130,13 @@ class Broker:
             headers=HEADERS,
         )
         if settings.remoting.is_on:
-            gate = self._security.remoting_gate
-            self._remoting.serve(self._messaging.components, self._maintenance.key_index, self._front, gate)
+            self._remoting.serve(
+                self._messaging.components,
+                self._maintenance.key_index,
+                self._front,
+                self._security.remoting_gate,
+                lambda: self._administration,
+            )
         self._live.on_change(self._configure)
         self._sources = self._make_sources(health, process)
         export(self._metrics, self._sources, settings)
@@ -379,7 +385,7 @@ class Broker:
     @contextlib.asynccontextmanager
     async def _administering(self, supervisor: Supervisor) -> AsyncIterator[tuple[str, str]]:
         """Run admin port and console; yield the port's address and the console's URL, empty without a console."""
-        administration = self._administration()
+        administration = self._administration
         self._live.on_change(lambda settings: administration.configure(default_queues=settings.topics.default_queues))
         work = make_operators_work(self._sources, administration)
         look = make_operators_look(
@@ -471,7 +477,9 @@ class Broker:
     async def _stop_fronts(self, grace_s: float) -> None:
         await asyncio.gather(self._front.stop(grace_s), self._remoting.stop(grace_s))
 
+    @cached_property
     def _administration(self) -> Administration:
+        """Return the administration; it names the address of the broker, so it is made once the broker listens."""
         settings = self._settings
         return Administration(
             BrokerFacts(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 
 from quarry_mq.protocol.clock import Clock
+from quarry_mq.server.admin.administration import Administration
 from quarry_mq.server.front import H2Front, LiveTls
 from quarry_mq.server.front.contract import Front
 from quarry_mq.server.front.remoting import Handler, RemotingCall, RemotingFront
@@ -14,6 +16,7 @@ from quarry_mq.server.front.resources import FrontResources
 from quarry_mq.server.maintenance.key_index import KeyIndex
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.process.descriptors import front_limits
+from quarry_mq.server.remoting.administration import RemotingAdministration
 from quarry_mq.server.remoting.clients import ClientService
 from quarry_mq.server.remoting.edge import RemotingEdge
 from quarry_mq.server.remoting.lookups import RemotingLookups
@@ -26,6 +29,7 @@ from quarry_mq.server.rpc.messaging import Components
 from quarry_mq.server.security.gate import Gate
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import OFF, is_loopback
+from quarry_mq.server.tasks import Pacing
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +45,14 @@ class Remoting:
         self._locks = QueueLocks(clock)
         self._front: RemotingFront | None = None
 
-    def serve(self, components: Components, index: KeyIndex, front: Front, gate: Gate[RemotingCall] | None) -> None:
+    def serve(
+        self,
+        components: Components,
+        index: KeyIndex,
+        front: Front,
+        gate: Gate[RemotingCall] | None,
+        administration: Callable[[], Administration],
+    ) -> None:
         """Make all handlers, and the front that serves them on ports of its own and of the gRPC front."""
         settings, store, sends = self._settings, components.store, components.sends
         edge = RemotingEdge(components.edge.error_reporter, components.edge.limits_met, gate)
@@ -72,6 +83,14 @@ class Remoting:
             **ClientService(edge, self.sessions, self._locks, directory=directory, topics=store.topics).handlers(),
             **self._sends.handlers(),
             **self._pulls.handlers(),
+            **RemotingAdministration(
+                edge,
+                administration,
+                messages=store.messages,
+                offsets=store.offsets,
+                delivery=components.delivery,
+                pacing=Pacing(components.clock),
+            ).handlers(),
             **RemotingLookups(edge, store.messages, index).handlers(),
             **RemotingTransactions(edge, sends.transactions, store.messages, sends.metrics.traffic).handlers(),
         }

@@ -21,7 +21,7 @@ def test_deleting_a_topic_ends_its_waiting_receives_and_the_next_ones_are_told(w
             await client.declare(consumer_settings("billing", "orders"))
             waiting = asyncio.ensure_future(client.receive("billing", "orders", polling_s=60, deadline_s=90))
             await until(lambda: broker.broker._delivery.waiting_polls == 1, "the receive waits")
-            broker.broker._administration().delete_topic("orders")
+            broker.broker._administration.delete_topic("orders")
             ended = await waiting
             assert ended.code == definition.MESSAGE_NOT_FOUND
             assert (await client.receive("billing", "orders", polling_s=6)).code == definition.TOPIC_NOT_FOUND
@@ -37,7 +37,7 @@ def test_a_topic_made_again_shows_nothing_of_the_old_one_and_all_of_its_own(with
             for _ in range(5):
                 await client.sent(message("orders"))
             old = await client.receive("billing", "orders", count=3, invisible_s=60)
-            broker.broker._administration().delete_topic("orders")
+            broker.broker._administration.delete_topic("orders")
             broker.topic("orders", queues=1)
             [sent] = await client.sent(message("orders"))
             assert (await client.receive("billing", "orders")).ids == [sent]
@@ -55,7 +55,7 @@ def test_a_group_deleted_with_messages_in_flight_begins_again(with_broker: WithB
         async with Client(broker.endpoint) as client:
             sent = [(await client.sent(message("orders")))[0] for _ in range(4)]
             first = await client.receive("billing", "orders", invisible_s=None)
-            broker.broker._administration().delete_group("billing")
+            broker.broker._administration.delete_group("billing")
             assert broker.broker._delivery.inflight_count == 0
             again = await client.receive("billing", "orders")
             assert sorted(again.ids) == sorted(sent)

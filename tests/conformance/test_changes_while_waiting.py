@@ -177,7 +177,7 @@ def test_a_pull_that_waits_gets_nothing_of_a_topic_that_was_made_again(with_brok
             for _ in range(3):
                 await producer.sent(message("orders"))
             pulled = await _waiting_pull(broker, consumer, 3)
-            broker.broker._administration().delete_topic("orders")
+            broker.broker._administration.delete_topic("orders")
             broker.topic("orders", queues=1)
             await producer.sent(message("orders"))
             assert ((await pulled).code, (await pulled).bodies) == (definition.ILLEGAL_OFFSET, [])

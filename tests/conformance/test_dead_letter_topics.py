@@ -100,7 +100,7 @@ def test_what_is_sent_there_is_in_a_topic_that_stays(with_broker: WithBroker, fr
         async with Client(broker.endpoint) as client:
             await client.sent(message(LETTERS, b"a"))
             assert broker.store.topics.stored(LETTERS) is not None
-            broker.broker._administration().delete_group("billing")
+            broker.broker._administration.delete_group("billing")
             assert [each.body for each in (await client.receive("looking", LETTERS)).messages] == [b"a"]
 
     with_broker(test, network={"front": front}, delivery={"new_group_start": "earliest"}, topics={"auto_create": False})

@@ -122,7 +122,7 @@ async def some_traffic(broker: RunningBroker, work: Workload) -> None:
         assert await commit(client, "archive", "bills", 3) == definition.OK
         await work.take(client, "late", "orders", 3)
         await work.acknowledge(client, "late", "orders", 1)
-    await broker.broker._administration().reset_offset("late", "orders", Place.EARLIEST, TimeSlice(broker.clock))
+    await broker.broker._administration.reset_offset("late", "orders", Place.EARLIEST, TimeSlice(broker.clock))
     work.given["late", "orders"].clear()
     status, (sent,), _ = await run_command("resend", "limited", "--admin", broker.admin)
     assert (status, sent["resent"]) == (0, 3)

@@ -198,7 +198,7 @@ def test_a_message_of_a_topic_that_was_deleted_is_not_found_by_its_offset_id(wit
         broker.topic("orders", queues=1)
         async with Client(broker.endpoint) as client:
             await client.sent(message("orders", b"old"))
-            broker.broker._administration().delete_topic("orders")
+            broker.broker._administration.delete_topic("orders")
             old = offset_id(broker, 0)
             deleted = "the record at offset 0 was deleted together with its topic orders"
             assert deleted in await refused(broker, id=old)

@@ -297,7 +297,7 @@ def test_what_was_deleted_with_its_topic_is_not_found_by_its_key(
             for number in range(70):
                 await client.sent(message("orders", b"old", keys=["all", f"k{number}"], message_id=f"M{number}"))
             await client.sent(message("bills", b"bill", keys=["all"]))
-            broker.broker._administration().delete_topic("orders")
+            broker.broker._administration.delete_topic("orders")
             assert await query(broker, topic="orders", key="all") == []
             broker.topic("orders", queues=2)
             assert await query(broker, topic="orders", key="all") == []

@@ -37,7 +37,7 @@ async def expire(broker: RunningBroker) -> int:
 def make_parent(broker: RunningBroker, name: str = "P", minutes: int | None = TTL_MINUTES, queues: int = 3) -> None:
     attributes = {} if minutes is None else {"lite.topic.expiration": str(minutes)}
     change = TopicChange(type=TopicType.LITE, write_queues=queues, attributes=attributes)
-    broker.broker._administration().create_topic(name, change)
+    broker.broker._administration.create_topic(name, change)
 
 
 def to_lite(*lites: str, parent: str = "P", queue: int = 0, body: bytes = b"body") -> Message:

@@ -270,7 +270,7 @@ def test_a_sweep_ends_when_the_topic_says_something_else(
         make_parent(broker)
         store(broker, *(f"s{number}" for number in range(10)))
         broker.clock.push((TTL_MINUTES + 1) * MINUTE_S)
-        administration = broker.broker._administration()
+        administration = broker.broker._administration
         change = TopicChange(attributes={"lite.topic.expiration": "43200"})
 
         removal = lite_topics(broker).removal

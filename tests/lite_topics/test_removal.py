@@ -144,7 +144,7 @@ def test_lite_topics_go_with_their_topic(with_broker: WithBroker) -> None:
         make_parent(broker, "PP", minutes=None)
         store(broker, "a", "b", "c")
         store(broker, "a", parent="PP")
-        broker.broker._administration().delete_topic("P")
+        broker.broker._administration.delete_topic("P")
         make_parent(broker, minutes=None)
         store(broker, "b", "d")
         await until(lambda: removed(broker, "lite_without_topic") == 2, "what had no message since goes")

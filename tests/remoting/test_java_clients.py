@@ -14,7 +14,7 @@ from quarry_mq.cli.demo import free_ports
 from tests.e2e.broker import DISK_OF_THE_TESTS, Broker, environment_of
 from tests.e2e.languages import java_classes
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 HERE: Final = Path(__file__).parent
 VERSIONS: Final = ("4.9.8", "5.5.0")
@@ -23,6 +23,14 @@ SCENARIOS: Final = (
     "rebalance", "delay", "transaction", "large", "query",
 )  # fmt: skip
 TIMEOUT_S: Final = 180
+
+SIGNING: Final = """    <dependency>
+      <groupId>org.apache.rocketmq</groupId>
+      <artifactId>rocketmq-acl</artifactId>
+      <version>VERSION</version>
+    </dependency>
+"""
+"""What signs requests is an artifact of its own before RocketMQ 5."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +57,8 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     project = tmp_path_factory.mktemp("java") / request.param
     shutil.copytree(HERE / "java", project)
     pom = project / "pom.xml"
-    pom.write_text(pom.read_text().replace("VERSION", request.param))
+    signing = SIGNING if request.param.startswith("4") else ""
+    pom.write_text(pom.read_text().replace("ACL", signing).replace("VERSION", request.param))
     return request.param, java_classes(f"remoting-{request.param}", project)
 
 

@@ -173,7 +173,7 @@ def test_a_deleted_topic_is_not_revived_by_those_who_poll(with_queues: Callable[
             await client.receive("billing", "orders")
             waiting = asyncio.ensure_future(client.receive("billing", "orders", polling_s=5))
             await until(lambda: broker.broker._delivery.waiting_polls == 1, "the poll waits")
-            broker.broker._administration().delete_topic("orders")
+            broker.broker._administration.delete_topic("orders")
             assert (await waiting).messages == []
             await client.receive("billing", "orders")
         assert broker.store.topics.get("orders") is None

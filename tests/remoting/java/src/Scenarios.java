@@ -47,7 +47,18 @@ public final class Scenarios {
     private static String topic;
     private static RPCHook hook;
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        try {
+            play(arguments);
+            System.out.println("ok");
+            System.exit(0);
+        } catch (Throwable failure) {
+            failure.printStackTrace();
+            System.exit(1); // threads of clients that were not shut down would go on
+        }
+    }
+
+    private static void play(String[] arguments) throws Exception {
         names = arguments[0];
         topic = arguments[1];
         if (arguments.length > 4) {
@@ -72,8 +83,6 @@ public final class Scenarios {
             case "query": query(); break;
             default: throw new IllegalArgumentException(arguments[2]);
         }
-        System.out.println("ok");
-        System.exit(0);
     }
 
     private static DefaultMQProducer producer() throws Exception {
