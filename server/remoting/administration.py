@@ -21,6 +21,7 @@ from quarry_mq.server.remoting.bodies import group_config, keyed, queue_of, topi
 from quarry_mq.server.remoting.edge import RemotingEdge
 from quarry_mq.server.remoting.fields import (
     INT32,
+    Json,
     RemotingRefused,
     integer_of,
     json_object,
