@@ -20,7 +20,7 @@ PATIENCE_S = 30.0
 
 
 class RemotingClient:
-    """One connection. Answers are paired with requests; requests of the broker wait in `asked`."""
+    """A connection whose answers are paired with requests; requests of the broker wait in `asked`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writer = writer

@@ -18,7 +18,7 @@ Serve = Callable[..., None]
 
 
 def address_of(broker: RunningBroker, name: str = "listen") -> str:
-    """Where the broker listens for the protocol."""
+    """Return the address where the broker listens for the protocol."""
     address: str = broker.broker._remoting.listening[name]
     return address
 

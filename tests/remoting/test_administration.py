@@ -22,7 +22,7 @@ TOPIC: dict[str, object] = {
 
 
 def table_of(body: bytes) -> dict[tuple[str, int], Any]:
-    """The rows of a map whose keys are queues, which is no JSON."""
+    """Return the rows of a map whose keys are queues, which is no JSON."""
     text = body.decode()
     pairs = re.findall(r'(\{"brokerName"[^}]*\}):(\{[^}]*\})', text)
     keys = [json.loads(key) for key, _ in pairs]
@@ -71,7 +71,7 @@ def test_groups_are_made_changed_shown_and_deleted(serve: Serve) -> None:
     serve(test)
 
 
-def test_figures_of_a_topic_and_a_group(serve: Serve) -> None:
+def test_statistics_of_a_topic_and_a_group(serve: Serve) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         broker.topic("T", queues=2)
         await client.heartbeat("G", "T")

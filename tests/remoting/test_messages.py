@@ -22,7 +22,7 @@ from tests.remoting.conftest import Serve, address_of, front_of
 
 
 async def found_in(client: RemotingClient, topic: str, queue: int = 0, **terms: Any) -> list[StoredMessage]:
-    """All messages of a queue, as soon as there is one."""
+    """Return all messages of a queue, as soon as there is one."""
     answer = await client.pull(topic, 0, queue, flags=6, wait_ms=20_000, **terms)
     assert answer.code == ResponseCode.SUCCESS, answer
     return records_in(answer.body)
