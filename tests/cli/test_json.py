@@ -104,6 +104,7 @@ group subscriptions billing
 group times billing
 lag billing
 client list
+client list --all
 job list
 message query --topic orders
 message query --topic grouped
@@ -130,7 +131,10 @@ stats
 broker
 overview
 overview --all
+topic top --all --order name
+group top --all --order name
 history
+history --all
 top --once
 storage
 storage --files
