@@ -57,6 +57,8 @@ def query(
         found = _of_store(store, topic, key, times_ms=(begin_ms, end_ms), limit=limit)
     for record in found:
         say(json_line(record_fields(record)) if as_json else record_lines(record))
+    if not found and not as_json:
+        say("no messages")
     raise typer.Exit(Exit.FINE if found else Exit.FINDING)
 
 

@@ -87,6 +87,8 @@ _PLACES: Final = frozenset(
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "seconds": 1.0, "minutes": 60.0, "hours": 3_600.0}
 _MEASURES: Final = frozenset({"bytes", "percent", *_SECONDS})
 """Last words of names that are the unit of the value."""
+_TIMES_OF_DAY: Final = frozenset({"deleteHours"})
+"""Names whose last word is no unit: hours of the day are no length of time."""
 _RATE: Final = " per second"
 _LABELS: Final = {
     "queueId": "queue",
@@ -95,6 +97,8 @@ _LABELS: Final = {
     "phyOffset": "physical offset",
     "forcePercent": "expiry forced at",
     "refusePercent": "sends refused at",
+    "deleteHours": "expiry at hours",
+    "dueOf": "counted by due time",
 }
 """Labels of fields whose names would be read otherwise by people."""
 
@@ -112,7 +116,7 @@ def label(name: str) -> str:
 def has_measure(name: str) -> bool:
     """Return whether the name of a field ends with the unit of its value."""
     first, _, last = _words(name).rpartition(" ")
-    return bool(first) and last in _MEASURES
+    return bool(first) and last in _MEASURES and name not in _TIMES_OF_DAY
 
 
 def number_text(name: str, value: float) -> str:
@@ -144,4 +148,4 @@ def _words(name: str) -> str:
     """Return the words of a field's name. Anything else, such as the name of a database, stays as it is."""
     if not name.isidentifier() or name[0].isupper():
         return name
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ").lower()
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name).replace("_", " ").lower()

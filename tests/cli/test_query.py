@@ -73,7 +73,7 @@ def test_the_newest_within_a_limit_and_a_time(golden_store: GoldenStore) -> None
 
 def test_a_key_that_no_message_has_is_a_finding(golden_store: GoldenStore) -> None:
     result = run("query", golden_store("rocks-clean") / "store", "--topic", "acme-orders", "--key", "nothing")
-    assert (result.exit_code, result.stdout, result.stderr) == (1, "", "")
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "no messages\n", "")
 
 
 def test_an_index_file_that_cannot_be_told_is_named(golden_copy: GoldenStore) -> None:

@@ -71,6 +71,8 @@ def test_what_came_before_an_error_is_shown(capsys: pytest.CaptureFixture[str]) 
         ("backoff", {"delaysMs": [1000, 120_000]}, "backoff  delays=1 s, 2 min"),
         ("attributes", {"lite.topic.expiration": "60"}, "attributes  lite.topic.expiration=60"),
         ("readers", [], "readers  -"),
+        ("deleteHours", [4, 16], "expiry at hours  4, 16"),
+        ("dueInAMinute", 13, "due in a minute  13"),
     ],
 )
 def test_values_are_formatted_for_people(

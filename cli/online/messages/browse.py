@@ -104,6 +104,8 @@ def browse(
             shown += 1
             record = decoded(each.message, admin)
             show(_message(each.topic, record), record, as_json=as_json)
+    if not shown and not follow and not as_json:
+        say("no messages")
     raise typer.Exit(Exit.FINE if (shown or follow) and not damaged else Exit.FINDING)
 
 
