@@ -57,7 +57,7 @@ class Remoting:
         settings, store, sends = self._settings, components.store, components.sends
         edge = RemotingEdge(components.edge.error_reporter, components.edge.limits_met, gate)
         self._directory = directory = Directory(store.topics, store.groups, settings)
-        self._names = NameService(edge, directory, store.topics, store.groups, settings)
+        self._names = NameService(edge, directory, store.topics, settings)
         self._sends = RemotingSends(
             edge,
             sends,

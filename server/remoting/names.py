@@ -22,7 +22,9 @@ from quarry_mq.server.remoting.fields import RemotingRefused, text_of
 from quarry_mq.server.rpc.access import join, publish, read
 from quarry_mq.server.security.credentials import Access
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.store.metadata import GroupTable, Topic, TopicTable
+from quarry_mq.store.errors import Invalid
+from quarry_mq.store.metadata import Topic, TopicTable, check_group_name
+from quarry_mq.store.metadata.topics import group_topic
 from quarry_mq.store.security.model import Action, ResourceKind
 
 DEFAULT_TOPIC: Final = "TBW102"
@@ -36,13 +38,10 @@ _FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for furth
 class NameService:
     """Answers requests for routes, brokers and lists of topics."""
 
-    def __init__(
-        self, edge: RemotingEdge, directory: Directory, topics: TopicTable, groups: GroupTable, settings: BrokerSettings
-    ) -> None:
+    def __init__(self, edge: RemotingEdge, directory: Directory, topics: TopicTable, settings: BrokerSettings) -> None:
         self._edge = edge
         self._directory = directory
         self._topics = topics
-        self._groups = groups
         self._ports: tuple[int, int] | None = None
         self.configure(settings)
 
@@ -86,7 +85,7 @@ class NameService:
             self._edge.require(call, join(name.removeprefix(RETRY_PREFIX)))
         elif name != DEFAULT_TOPIC:
             self._edge.require(call, (*publish(name), *read(name), Access(ResourceKind.TOPIC, name, Action.GET)))
-        topic, inherited = self._topics.get(name), 0
+        topic, inherited = self._topics.get(name) or self._retry_topic(name), 0
         if topic is None and name == DEFAULT_TOPIC and self._settings.topics.auto_create:
             topic, inherited = default_topic(self._settings.topics.default_queues), INHERIT
         if topic is None:
@@ -94,6 +93,21 @@ class NameService:
                 ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server for the topic: {name}\n{_FAQ}"
             )
         call.answer(body=topic_route(topic, topic.permission.value | inherited, self.brokers(call)))
+
+    def _retry_topic(self, name: str) -> Topic | None:
+        """Return the retry topic that a group's first heartbeat makes; None for other topics.
+
+        A consumer asks for the route before it sends a heartbeat, and would ask again only half a minute later.
+        """
+        group = name.removeprefix(RETRY_PREFIX)
+        if group == name:
+            return None
+        try:
+            self._directory.group(group)
+            check_group_name(group)
+        except Invalid:
+            return None
+        return group_topic(name)
 
     def _cluster_info(self, call: RemotingCall) -> None:
         call.answer(body=cluster_info(self.brokers(call)))

@@ -477,6 +477,9 @@ def test_the_name_servers_role(serve: Serve) -> None:
             assert (data["brokerAddrs"], data["cluster"]) == ({"0": address}, "DefaultCluster")
             [queues] = route["queueDatas"]
             assert (queues["readQueueNums"], queues["writeQueueNums"], queues["perm"]) == (3, 3, 6)
+        for group, code in (("G", ResponseCode.SUCCESS), ("a b", ResponseCode.TOPIC_NOT_EXIST)):
+            assert (await names.call(105, {"topic": f"%RETRY%{group}"})).code == code
+        assert broker.store.topics.stored("%RETRY%G") is None
         default = json.loads((await names.call(105, {"topic": "TBW102"})).body)
         assert default["queueDatas"][0]["perm"] == 7
         assert "T" in json.loads((await names.call(206)).body)["topicList"]

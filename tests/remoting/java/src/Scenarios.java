@@ -258,8 +258,8 @@ public final class Scenarios {
             context.setDelayLevelWhenNextConsume(1);
             return message.getReconsumeTimes() < 2 ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
-        consumer.start();
         producer.send(message("again"));
+        consumer.start();
         until(() -> attempts.size() >= 3, 60, "three attempts, not " + attempts);
         check(problems.isEmpty(), problems.toString());
         long waited = TimeUnit.NANOSECONDS.toMillis(attempts.get(1) - attempts.get(0));
@@ -281,8 +281,8 @@ public final class Scenarios {
             context.setDelayLevelWhenNextConsume(1);
             return ConsumeConcurrentlyStatus.RECONSUME_LATER;
         });
-        consumer.start();
         producer.send(message("dead"));
+        consumer.start();
         until(() -> deliveries.get() >= 2, 60, "two deliveries");
         String kept = topic;
         topic = "%DLQ%G-" + kept;
