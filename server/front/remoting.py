@@ -401,6 +401,8 @@ class RemotingConnection(asyncio.Protocol):
         self._unread_size += len(written)
         self._front.resources.unread.grew(self, len(written))
         self.refresh()
+        if self._frames and self._source is not None:  # they waited for these answers to leave
+            self._wait_for_turn(self._source)
 
     # -- reading answers, see `memory.Reading`
 

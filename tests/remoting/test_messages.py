@@ -11,6 +11,7 @@ import pytest
 from quarry_mq.protocol.messages.property_names import DELAY_LEVEL
 from quarry_mq.protocol.remoting.batches import BatchedMessage
 from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
+from quarry_mq.protocol.remoting.frames import write_command
 from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import Group, Permission, TopicType
 from quarry_mq.store.record import StoredMessage, parse_offset_message_id
@@ -205,6 +206,30 @@ def test_a_pull_that_waits_ends_with_its_connection(serve: Serve) -> None:
             assert (await client.pull("T", 0, flags=6, wait_ms=1)).code == ResponseCode.PULL_NOT_FOUND
         [connection] = front_of(broker).connections
         assert not connection.lost
+
+    serve(test)
+
+
+def test_many_large_pulls_at_once_are_all_answered_and_a_client_that_reads_nothing_stops_nobody(serve: Serve) -> None:
+    async def test(broker: RunningBroker, client: RemotingClient) -> None:
+        broker.topic("T")
+        for _ in range(32):
+            await client.send("T", bytes(64 * 1024))
+        await until(lambda: broker.store.messages.maximum(QueueId("T", 0)) == 32, "all is visible")
+        deaf_reader, deaf = await asyncio.open_connection(*address_of(broker).rsplit(":", 1))
+        request = write_command(client.command(11, pull_fields("T", 0)))
+        deaf.write(40 * request)
+        await deaf.drain()
+        waiting = [client.begin(11, pull_fields("T", 0)) for _ in range(12)]
+        for each in waiting:
+            assert len(records_in((await each).body)) == 32
+        resources = front_of(broker).resources
+        assert resources.unread.size < 8 * 1024 * 1024
+        read = 0
+        while read < 40 * 32 * 64 * 1024:  # all of its requests are answered once it reads
+            read += len(await deaf_reader.read(1 << 20))
+        deaf.close()
+        await until(lambda: resources.unread.size == 0, "nothing is left")
 
     serve(test)
 
