@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 import orjson
@@ -16,7 +16,7 @@ from quarry_mq.protocol.names import retry_topic_name
 from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
 from quarry_mq.server.admin.administration import Administration, GroupChange, TopicChange
 from quarry_mq.server.delivery import Delivery
-from quarry_mq.server.front.remoting import Handler, RemotingCall
+from quarry_mq.server.front.remoting import Handler, RemotingCall, RemotingConnection
 from quarry_mq.server.remoting.bodies import group_config, keyed, queue_of, topic_config
 from quarry_mq.server.remoting.edge import RemotingEdge
 from quarry_mq.server.remoting.fields import (
@@ -29,6 +29,7 @@ from quarry_mq.server.remoting.fields import (
     member_text,
     text_of,
 )
+from quarry_mq.server.remoting.sessions import ClientInfo, RemotingSessions
 from quarry_mq.server.security.credentials import Access
 from quarry_mq.server.tasks import Pacing, TimeSlice
 from quarry_mq.store.errors import GroupNotFound, StoreDamaged, TopicNotFound
@@ -64,6 +65,7 @@ class RemotingAdministration:
         messages: MessageStore,
         offsets: ConsumerOffsetTable,
         delivery: Delivery,
+        sessions: RemotingSessions,
         pacing: Pacing,
     ) -> None:
         """`administration` returns the broker's administration, which is there once the broker listens."""
@@ -72,6 +74,7 @@ class RemotingAdministration:
         self._messages = messages
         self._offsets = offsets
         self._delivery = delivery
+        self._sessions = sessions
         self._pacing = pacing
         self._running: set[asyncio.Task[None]] = set()
 
@@ -88,6 +91,8 @@ class RemotingAdministration:
             RequestCode.GET_TOPIC_STATS: handler(self._topic_stats),
             RequestCode.GET_CONSUME_STATS: handler(self._consume_stats),
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: handler(self._readers),
+            RequestCode.GET_CONSUMER_CONNECTIONS: handler(self._consumers),
+            RequestCode.GET_PRODUCER_CONNECTIONS: handler(self._producers),
         }
 
     # -- topics
@@ -230,6 +235,42 @@ class RemotingAdministration:
         groups = sorted(self._offsets.groups_of(topic))
         call.answer(body=orjson.dumps({"groupList": groups}))
 
+    def _consumers(self, call: RemotingCall) -> None:
+        """Answer with the remoting consumers of a group, and what they subscribe to."""
+        group = text_of(call.fields, "consumerGroup")
+        self._require(call, ResourceKind.GROUP, group, Action.GET)
+        known = self._sessions.consumers(group)
+        if known is None:
+            raise RemotingRefused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group {group} is not online")
+        heartbeat = known.heartbeat
+        subscriptions = {
+            topic: {
+                "classFilterMode": False,
+                "expressionType": each.expression_type,
+                "subString": each.expression,
+                "subVersion": each.version,
+                "topic": topic,
+            }
+            for topic, each in heartbeat.subscriptions.items()
+        }
+        answer = {
+            "connectionSet": connections(known.members),
+            "consumeFromWhere": heartbeat.consume_from_where,
+            "consumeType": heartbeat.consume_type,
+            "messageModel": heartbeat.message_model,
+            "subscriptionTable": subscriptions,
+        }
+        call.answer(body=orjson.dumps(answer))
+
+    def _producers(self, call: RemotingCall) -> None:
+        """Answer with the remoting producers of a group."""
+        group = text_of(call.fields, "producerGroup")
+        self._require(call, ResourceKind.CLUSTER, self._administration().facts.cluster, Action.GET)
+        members = self._sessions.producers(group)
+        if not members:
+            raise RemotingRefused(ResponseCode.SYSTEM_ERROR, f"the producer group [{group}] not exist")
+        call.answer(body=orjson.dumps({"connectionSet": connections(members)}))
+
     def _stored_ms(self, queue: QueueId, offset: int) -> int:
         """Return when the message at an offset of a queue was stored; 0 if it is gone or damaged."""
         if offset < 0:
@@ -262,6 +303,19 @@ class RemotingAdministration:
         task = asyncio.get_running_loop().create_task(run())
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+
+
+def connections(members: Mapping[RemotingConnection, ClientInfo]) -> list[dict[str, Json]]:
+    """Return the clients of a group as RocketMQ writes them."""
+    return [
+        {
+            "clientAddr": connection.peer,
+            "clientId": client.client_id,
+            "language": client.language.name,
+            "version": client.version,
+        }
+        for connection, client in members.items()
+    ]
 
 
 def _mixed(change: TopicChange) -> TopicChange:

@@ -89,6 +89,7 @@ class Remoting:
                 messages=store.messages,
                 offsets=store.offsets,
                 delivery=components.delivery,
+                sessions=self.sessions,
                 pacing=Pacing(components.clock),
             ).handlers(),
             **RemotingLookups(edge, store.messages, index).handlers(),

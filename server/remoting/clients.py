@@ -184,4 +184,9 @@ def _heartbeat_of(members: dict[str, Json]) -> Heartbeat:
         )
     if len(subscriptions) > SUBSCRIPTIONS_MAX:
         raise OverLimit("client_topics", f"{len(subscriptions)} subscriptions; {SUBSCRIPTIONS_MAX} are allowed")
-    return Heartbeat(member_text(members, "messageModel", "CLUSTERING"), subscriptions)
+    return Heartbeat(
+        member_text(members, "consumeType", "CONSUME_PASSIVELY"),
+        member_text(members, "messageModel", "CLUSTERING"),
+        member_text(members, "consumeFromWhere", "CONSUME_FROM_LAST_OFFSET"),
+        subscriptions,
+    )

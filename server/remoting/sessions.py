@@ -38,7 +38,9 @@ class Subscription(NamedTuple):
 class Heartbeat(NamedTuple):
     """A heartbeat is what a client says of one of its consumer groups."""
 
+    consume_type: str
     message_model: str
+    consume_from_where: str
     subscriptions: Mapping[str, Subscription]
 
 

@@ -100,6 +100,22 @@ def test_statistics_of_a_topic_and_a_group(serve: Serve) -> None:
     serve(test)
 
 
+def test_who_is_connected(serve: Serve) -> None:
+    async def test(_broker: RunningBroker, client: RemotingClient) -> None:
+        assert (await client.call(203, {"consumerGroup": "G"})).code == ResponseCode.CONSUMER_NOT_ONLINE
+        assert (await client.call(204, {"producerGroup": "P"})).code == ResponseCode.SYSTEM_ERROR
+        await client.heartbeat("G", "T", expression="A || B", producers=("P",))
+        found = json.loads((await client.call(203, {"consumerGroup": "G"})).body)
+        [connection] = found["connectionSet"]
+        assert (connection["clientId"], connection["language"], connection["version"]) == ("c1", "JAVA", 513)
+        assert (found["consumeType"], found["messageModel"]) == ("CONSUME_PASSIVELY", "CLUSTERING")
+        assert found["subscriptionTable"]["T"]["subString"] == "A || B"
+        found = json.loads((await client.call(204, {"producerGroup": "P"})).body)
+        assert [each["clientId"] for each in found["connectionSet"]] == ["c1"]
+
+    serve(test)
+
+
 def test_operators_need_rights(serve: Serve) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         broker.topic("mine")
