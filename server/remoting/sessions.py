@@ -10,7 +10,7 @@ Consumers by gRPC are not in these lists. They own no queues, and remoting clien
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -51,6 +51,17 @@ class ClientInfo(NamedTuple):
     language: Language
     version: int
     seen_s: float
+    seen_ms: int
+
+
+class ListedClient(NamedTuple):
+    """A listed client is one membership of a client in a group. Producers do not say which topics they send to."""
+
+    client: ClientInfo
+    peer: str
+    group: str
+    topics: Sequence[str]
+    is_producer: bool
 
 
 Members = dict[RemotingConnection, ClientInfo]
@@ -94,7 +105,7 @@ class RemotingSessions:
 
     def info(self, client_id: str, language: Language, version: int) -> ClientInfo:
         """Return a client as it is seen now."""
-        return ClientInfo(client_id, language, version, self._clock.monotonic_s())
+        return ClientInfo(client_id, language, version, self._clock.monotonic_s(), self._clock.wall_ms())
 
     def register_producer(self, connection: RemotingConnection, group: str, client: ClientInfo) -> None:
         """Note that the client produces in a group. Raises OverLimit."""
@@ -207,6 +218,16 @@ class RemotingSessions:
     def producers(self, group: str) -> Mapping[RemotingConnection, ClientInfo]:
         """Return the remoting producers of a group."""
         return self._producers.get(group, {})
+
+    def listed(self) -> Iterator[ListedClient]:
+        """Iterate over all clients, once for each of their groups."""
+        for group, known in tuple(self._consumers.items()):
+            topics = tuple(known.heartbeat.subscriptions)
+            for connection, client in tuple(known.members.items()):
+                yield ListedClient(client, connection.peer, group, topics, is_producer=False)
+        for group, members in tuple(self._producers.items()):
+            for connection, client in tuple(members.items()):
+                yield ListedClient(client, connection.peer, group, (), is_producer=True)
 
     def consumers_in(self, group: str, topic: str) -> int:
         """Count the remoting consumers of the group, if the group subscribes to the topic."""

@@ -6,6 +6,10 @@ import json
 import re
 from typing import Any
 
+import grpc
+
+from quarry_mq.protocol.proto.quarry.admin.v1 import clients_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.clients_pb2_grpc import ClientServiceStub
 from quarry_mq.protocol.remoting.codes import ResponseCode
 from quarry_mq.store.message import QueueId
 from quarry_mq.store.metadata import TopicType
@@ -112,6 +116,28 @@ def test_who_is_connected(serve: Serve) -> None:
         assert found["subscriptionTable"]["T"]["subString"] == "A || B"
         found = json.loads((await client.call(204, {"producerGroup": "P"})).body)
         assert [each["clientId"] for each in found["connectionSet"]] == ["c1"]
+
+    serve(test)
+
+
+def test_the_brokers_list_of_clients_has_both_kinds(serve: Serve) -> None:
+    async def test(broker: RunningBroker, client: RemotingClient) -> None:
+        broker.topic("T")
+        await client.heartbeat("G", "T", producers=("P",))
+        async with grpc.aio.insecure_channel(broker.admin) as channel:
+            stub = ClientServiceStub(channel)
+
+            async def listed(**wanted: Any) -> list[tuple[str, str, str, list[str]]]:
+                pages = [page async for page in stub.ListClients(pb.ListClientsRequest(**wanted))]
+                rows = [row for page in pages for row in page.clients]
+                return [(row.client_id, row.kind, row.group, list(row.topics)) for row in rows]
+
+            consumer = ("c1", "remoting consumer", "G", ["T"])
+            producer: tuple[str, str, str, list[str]] = ("c1", "remoting producer", "P", [])
+            assert await listed() == [consumer, producer]
+            assert await listed(group="G") == await listed(topic="T") == [consumer]
+            assert await listed(type=pb.CLIENT_TYPE_PRODUCER) == [producer]
+            assert await listed(group="G", topic="T", type=pb.CLIENT_TYPE_CONSUMER) == [consumer]
 
     serve(test)
 

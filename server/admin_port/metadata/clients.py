@@ -16,6 +16,7 @@ from quarry_mq.server.addresses import host_of
 from quarry_mq.server.admin_port.calls.edge import streams
 from quarry_mq.server.clients import Client, ClientRegistry
 from quarry_mq.server.observability.error_reporter import ErrorReporter
+from quarry_mq.server.remoting.sessions import ListedClient, RemotingSessions
 from quarry_mq.server.wire.settings import ClientKind
 from quarry_mq.store.errors import GroupNotFound, Invalid, TopicNotFound
 from quarry_mq.store.metadata import GroupTable, TopicTable, check_group_name
@@ -32,9 +33,15 @@ class ClientService(ClientServiceServicer):
     """Lists the clients that are connected, without those that are considered lost but still kept."""
 
     def __init__(
-        self, clients: ClientRegistry, topics: TopicTable, groups: GroupTable, error_reporter: ErrorReporter
+        self,
+        clients: ClientRegistry,
+        remoting: RemotingSessions,
+        topics: TopicTable,
+        groups: GroupTable,
+        error_reporter: ErrorReporter,
     ) -> None:
         self._clients = clients
+        self._remoting = remoting
         self._topics = topics
         self._groups = groups
         self.error_reporter = error_reporter
@@ -47,9 +54,8 @@ class ClientService(ClientServiceServicer):
     @streams
     def ListClients(self, request: pb.ListClientsRequest) -> Iterator[pb.ListClientsResponse]:
         page, names = pb.ListClientsResponse(), 0
-        for count, client in enumerate(self._asked_for(request), start=1):
-            if _is_wanted(client, request):
-                row = _row(client, request.topic)
+        for count, row in enumerate(self._rows(request), start=1):
+            if row is not None:
                 weight = 1 + len(row.topics)
                 if page.clients and names + weight > PAGE_NAMES:
                     yield page
@@ -60,6 +66,13 @@ class ClientService(ClientServiceServicer):
                 yield page
                 page, names = pb.ListClientsResponse(), 0
         yield page
+
+    def _rows(self, request: pb.ListClientsRequest) -> Iterator[pb.Client | None]:
+        """Yield the clients by gRPC, then those by remoting; None for one that does not match the request."""
+        for client in self._asked_for(request):
+            yield _row(client, request.topic) if _is_wanted(client, request) else None
+        for listed in self._remoting.listed():
+            yield _remoting_row(listed, request.topic) if _is_listed(listed, request) else None
 
     def _asked_for(self, request: pb.ListClientsRequest) -> Iterable[Client]:
         """Return all clients that may match the request. Raises Invalid, TopicNotFound, GroupNotFound."""
@@ -73,7 +86,11 @@ class ClientService(ClientServiceServicer):
         if request.type == pb.CLIENT_TYPE_PRODUCER:
             raise Invalid("group: not allowed for producers, which have no group")
         consumers = self._clients.consumers_of(request.group)
-        if not consumers and self._groups.get(request.group) is None:
+        if (
+            not consumers
+            and self._remoting.consumers(request.group) is None
+            and self._groups.get(request.group) is None
+        ):
             check_group_name(request.group)
             raise GroupNotFound(f"group: no group {request.group}")
         return consumers
@@ -86,6 +103,29 @@ def _is_wanted(client: Client, request: pb.ListClientsRequest) -> bool:
     return request.type in (
         pb.CLIENT_TYPE_UNSPECIFIED,
         pb.CLIENT_TYPE_PRODUCER if is_producer else pb.CLIENT_TYPE_CONSUMER,
+    )
+
+
+def _is_listed(listed: ListedClient, request: pb.ListClientsRequest) -> bool:
+    kind = pb.CLIENT_TYPE_PRODUCER if listed.is_producer else pb.CLIENT_TYPE_CONSUMER
+    return (
+        request.type in (pb.CLIENT_TYPE_UNSPECIFIED, kind)
+        and (not request.topic or request.topic in listed.topics)
+        and (not request.group or (request.group == listed.group and not listed.is_producer))
+    )
+
+
+def _remoting_row(listed: ListedClient, topic: str) -> pb.Client:
+    client = listed.client
+    return pb.Client(
+        client_id=client.client_id,
+        kind="remoting producer" if listed.is_producer else "remoting consumer",
+        group=listed.group,
+        topics=[topic] if topic else listed.topics,
+        language=client.language.name,
+        version=str(client.version),
+        address=host_of(listed.peer),
+        settings_at_ms=client.seen_ms,
     )
 
 
