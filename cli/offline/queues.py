@@ -148,5 +148,6 @@ def _rocksdb_rows(summary: QueueSummary, families: Sequence[str]) -> list[Mappin
     for stat in (*FAMILY_STATS, *levels) if families else ():
         values = {family: stats.get(f"{family}.{stat}", 0) for family in families}
         if any(values.values()) or stat not in levels:
-            rows.append({"rocksdb": label(stat), **{family: exact_bytes_text(each) for family, each in values.items()}})
+            name = f"level {stat.removeprefix(LEVEL_BYTES)}" if stat in levels else label(stat)
+            rows.append({"rocksdb": name, **{family: exact_bytes_text(each) for family, each in values.items()}})
     return rows

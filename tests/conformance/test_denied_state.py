@@ -87,8 +87,10 @@ CALLERS: Final[Mapping[str, Caller]] = {
 }
 
 DENIED: Final = frozenset({grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED})
-LET_IN: Final = frozenset({"JobService/GetJob", "JobService/ListJobs", "JobService/CancelJob"})
-"""Calls that every user may make: of which jobs is decided job by job."""
+LET_IN: Final = frozenset(
+    {"JobService/GetJob", "JobService/ListJobs", "JobService/CancelJob", "AllMembersService/AskMembers"}
+)
+"""Calls that every user may make: each job, and each call that members are asked for, has rights of its own."""
 
 
 # -- requests that would do something

@@ -149,7 +149,7 @@ def heartbeat_body(client_id: str, group: str, *topics: str, **terms: Any) -> by
 
 
 def records_in(body: bytes) -> list[StoredMessage]:
-    """The records in the body of an answer."""
+    """Return the records in the body of an answer."""
     found: list[StoredMessage] = []
     at = 0
     while at < len(body):
@@ -164,7 +164,7 @@ def records_in(body: bytes) -> list[StoredMessage]:
 
 
 def join_batch(messages: Iterable[BatchedMessage]) -> bytes:
-    """The body of a batch, as a producer sends it."""
+    """Return the body of a batch, as a producer sends it."""
     return b"".join(
         struct.pack(">iiiii", 22 + len(body) + len(raw_properties), 0, 0, flag, len(body))
         + body
