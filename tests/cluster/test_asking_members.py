@@ -34,7 +34,7 @@ async def asked(
 
 
 async def ended(broker: RunningBroker, method: str, request: Any, *members: str, user: Operator | None = None) -> Any:
-    """How the call ended on each member."""
+    """Return how the call ended on each member."""
     answers = await asked(broker, method, request, *members, user=user)
     return sorted((each.member, each.code, each.problem) for each in answers if each.code)
 

@@ -332,7 +332,7 @@ def test_commands(bench: Bench) -> None:
     status, rows = bench.command("history", "ready_messages", "timers")
     assert [(each["name"], each["values"][-1]) for each in rows] == [("ready_messages", 14.0), ("timers", 0.0)]
     status, text = bench.command("history", "ready_messages", as_json=False)
-    assert (status, text.splitlines()[1].split()[:2]) == (0, ["messages", "14"])
+    assert (status, text.splitlines()[1].split()[:3]) == (0, ["ready_messages", "messages", "14"])
     assert bench.command("history", "nothing")[0] != 0
     (topic,) = bench.command("topic", "top", "--contains", "orders", "--order", "name")[1]
     assert (topic["messages"], topic["groups"], topic["readers"][1]["ready"]) == (20, 2, 14)

@@ -21,7 +21,7 @@ from tests.house.source import ROOT
 
 RULES: Final = ROOT / "deploy" / "prometheus" / "alerts.yaml"
 UNPACKED: Final = folder_of("prometheus") / "usr" / "bin" / "promtool"
-"""There since `test_alerts_in_prometheus.py` ran."""
+"""A copy that exists once `test_alerts_in_prometheus.py` has run."""
 
 PROMTOOL: Final = os.environ.get("PROMTOOL") or shutil.which("promtool", path=f"{os.environ['PATH']}:{UNPACKED.parent}")
 MINUTES: Final = 60

@@ -30,7 +30,7 @@ SIGNING: Final = """    <dependency>
       <version>VERSION</version>
     </dependency>
 """
-"""What signs requests is an artifact of its own before RocketMQ 5."""
+"""Dependency that signs requests: an artifact of its own before RocketMQ 5."""
 
 
 @pytest.fixture(scope="module")
