@@ -97,7 +97,7 @@ class Remoting:
         }
         shared = front.resources if isinstance(front, H2Front) else FrontResources(front_limits(settings))
         made = self._front = RemotingFront(handlers, edge.handler(edge.not_supported), shared)
-        if isinstance(front, H2Front) and settings.remoting.messaging_port:
+        if isinstance(front, H2Front):  # the ids of messages have its address, and clients look messages up there
             made.begin()
             front.other_protocol = lambda secure: made.protocol(secure=secure)
 

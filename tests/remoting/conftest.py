@@ -11,7 +11,7 @@ from quarry_mq.server.front.remoting import RemotingFront
 from tests.conformance.broker import RunningBroker, run, running_broker
 from tests.remoting.client import RemotingClient
 
-REMOTING: Mapping[str, object] = {"listen": "127.0.0.1:0", "names_listen": "127.0.0.1:0", "messaging_port": True}
+REMOTING: Mapping[str, object] = {"listen": "127.0.0.1:0", "names_listen": "127.0.0.1:0"}
 
 RemotingTest = Callable[[RunningBroker, RemotingClient], Coroutine[object, object, None]]
 Serve = Callable[..., None]

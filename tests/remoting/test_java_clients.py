@@ -63,10 +63,13 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_client_of_rocketmq_does_all_that_it_can(names: str, program: tuple[str, str], scenario: str) -> None:
+def test_a_client_of_rocketmq_does_all_that_it_can(
+    names: str, program: tuple[str, str], scenario: str, tmp_path: Path
+) -> None:
     version, class_path = program
     topic = f"{scenario}-{version.replace('.', '-')}"
-    command = ["java", "-Drocketmq.client.logUseSlf4j=true", "-cp", f"{HERE / 'java' / 'src'}:{class_path}"]
+    kept = f"-Drocketmq.client.localOffsetStoreDir={tmp_path}"  # offsets of broadcasting consumers
+    command = ["java", "-Drocketmq.client.logUseSlf4j=true", kept, "-cp", f"{HERE / 'java' / 'src'}:{class_path}"]
     done = subprocess.run(
         [*command, "Scenarios", names, topic, scenario], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )

@@ -11,16 +11,13 @@ class RemotingSection(Section):
     listen: ListenAddressOrOff = Field(
         default=OFF,
         description="Where clients and tools that speak RocketMQ's remoting protocol reach the broker, or `off`. "
-        "RocketMQ uses port 10911. [What is served](remoting.md)",
+        "RocketMQ uses port 10911. While it or `names_listen` is set, `network.listen` serves these clients, too: the "
+        "first byte of a connection decides. [What is served](remoting.md)",
     )
     names_listen: ListenAddressOrOff = Field(
         default=OFF,
         description="Where these clients reach their name server, or `off`. RocketMQ uses port 9876. All addresses "
         "answer both kinds of requests.",
-    )
-    messaging_port: bool = Field(
-        default=False,
-        description="Serve the remoting protocol on `network.listen`, too: the first byte of a connection decides.",
     )
     advertise: AdvertisedAddress | None = Field(
         default=None,
@@ -31,4 +28,4 @@ class RemotingSection(Section):
     @property
     def is_on(self) -> bool:
         """Return whether the protocol is served at all."""
-        return self.messaging_port or self.listen != OFF or self.names_listen != OFF
+        return self.listen != OFF or self.names_listen != OFF
