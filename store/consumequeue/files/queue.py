@@ -176,12 +176,23 @@ class FileQueue:
         last = self.entry_before(end)
         while last is not None:
             before = self.entry_before(last.queue_offset)
-            if before is None and (last.physical_offset > 0 or last.queue_offset == 0):
+            if before is None and self._begins_well(last):
                 return end
             if before is not None and before.physical_offset < last.physical_offset:
                 return end
             end, last = last.queue_offset, before
         return end
+
+    def _begins_well(self, entry: ConsumeQueueEntry) -> bool:
+        """Return whether an entry can be the first of the queue.
+
+        Gaps are written as filler, never as zeros. So an entry after zeros was about to be zeroed, and may be torn.
+        """
+        first = self._file_of(entry.queue_offset)
+        if entry.queue_offset in (0, first) or first is None:
+            return entry.physical_offset > 0 or entry.queue_offset == 0
+        before = (entry.queue_offset - 1 - first) * ENTRY_SIZE
+        return entry.physical_offset > 0 and any(self._files.get(self.directory, first).read(before, ENTRY_SIZE))
 
     # -- writing
 
