@@ -192,19 +192,23 @@ def test_after_a_crash_nothing_above_the_watermark_counts_torn_or_whole(
 
 
 @pytest.mark.parametrize("whole", [1, 2, 4])
-def test_a_crash_in_the_middle_of_zeroing_leaves_no_entry_that_counts(backing: FileBacking, whole: int) -> None:
-    """The zeros end in the middle of an entry, which then is the first, and seems to lie where the log begins."""
+@pytest.mark.parametrize("durable", [0, 1])
+def test_a_crash_in_the_middle_of_zeroing_leaves_no_entry_that_counts(
+    backing: FileBacking, durable: int, whole: int
+) -> None:
+    """The zeros end in the middle of an entry, which then seems to lie where the log begins."""
     queues = backing.open()
-    put(queues, [request(10 + number, A0, number) for number in range(6)])
+    put(queues, [request(0 if number < durable else 10 + number, A0, number) for number in range(6)])
     path = backing.directory / "TopicA/0" / f"{0:020d}"
     with path.open("r+b") as file:
+        file.seek(durable * ENTRY_SIZE)
         file.write(bytes(whole * ENTRY_SIZE + 7))
     backing.saved, backing.after_crash = physical(10), True
     again = backing.open_as_it_is()
     again.remove_unflushed()
-    assert offsets(again, A0) == []
-    assert again.next_offset(A0) == 0
-    assert path.read_bytes() == bytes(UNITS_PER_FILE * ENTRY_SIZE)
+    assert offsets(again, A0) == list(range(durable))
+    assert again.next_offset(A0) == durable
+    assert path.read_bytes()[durable * ENTRY_SIZE :] == bytes((UNITS_PER_FILE - durable) * ENTRY_SIZE)
 
 
 def test_without_a_watermark_all_stays_until_the_log_was_read(backing: FileBacking) -> None:

@@ -176,23 +176,24 @@ class FileQueue:
         last = self.entry_before(end)
         while last is not None:
             before = self.entry_before(last.queue_offset)
-            if before is None and self._begins_well(last):
-                return end
-            if before is not None and before.physical_offset < last.physical_offset:
+            if before is None:
+                is_whole = last.physical_offset > 0 or last.queue_offset == 0
+            else:
+                is_whole = before.physical_offset < last.physical_offset
+            if is_whole and not self._follows_zeros(last.queue_offset):
                 return end
             end, last = last.queue_offset, before
         return end
 
-    def _begins_well(self, entry: ConsumeQueueEntry) -> bool:
-        """Return whether an entry can be the first of the queue.
+    def _follows_zeros(self, index: int) -> bool:
+        """Return whether the unit before an entry, in the same file, was zeroed: then the entry may be torn.
 
-        Gaps are written as filler, never as zeros. So an entry after zeros was about to be zeroed, and may be torn.
+        Gaps are written as filler, so only entries that were about to be zeroed, too, come after zeros.
         """
-        first = self._file_of(entry.queue_offset)
-        if entry.queue_offset in (0, first) or first is None:
-            return entry.physical_offset > 0 or entry.queue_offset == 0
-        before = (entry.queue_offset - 1 - first) * ENTRY_SIZE
-        return entry.physical_offset > 0 and any(self._files.get(self.directory, first).read(before, ENTRY_SIZE))
+        first = self._file_of(index)
+        if first is None or index == first:
+            return False
+        return not any(self._files.get(self.directory, first).read((index - 1 - first) * ENTRY_SIZE, ENTRY_SIZE))
 
     # -- writing
 
