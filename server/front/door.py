@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -26,6 +26,7 @@ from quarry_mq.server.front.contract import FrontStats
 from quarry_mq.server.front.fairness import FRAMES_PER_HANDSHAKE, FairScheduler, Source
 from quarry_mq.server.front.hello import GREETING_S, TLS_HANDSHAKE, client_hello, first_byte, has_hung_up
 from quarry_mq.server.front.inherited import inherited_sockets
+from quarry_mq.server.front.resources import FrontResources
 from quarry_mq.server.front.tls import LiveTls
 
 log = structlog.get_logger(__name__)
@@ -286,3 +287,47 @@ class Door:
     def _no_tls(self, error: Exception) -> None:
         self._stats.connections_ended["NO_TLS"] += 1
         log.info("TLS handshake failed", reason=str(error))
+
+
+BACKLOG: Final = 1024
+Listener = asyncio.AbstractServer | Door
+
+
+async def listen(
+    address: str,
+    make: Callable[[bool], asyncio.Protocol],
+    resources: FrontResources,
+    tls: LiveTls | None,
+    *,
+    plain_too: bool,
+) -> tuple[Sequence[Listener], str]:
+    """Listen on `host:port` for a front; return its listeners and the bound address. `make` is that of a Door.
+
+    Raises OSError that names the address.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        listeners, bound = await _opened((host.strip("[]"), int(port)), make, resources, tls, plain_too=plain_too)
+    except OSError as cause:
+        raise OSError(f"cannot listen on {address}: {cause.strerror or cause}") from cause
+    return listeners, f"{host}:{bound}"
+
+
+async def _opened(
+    at: tuple[str, int],
+    make: Callable[[bool], asyncio.Protocol],
+    resources: FrontResources,
+    tls: LiveTls | None,
+    *,
+    plain_too: bool,
+) -> tuple[Sequence[Listener], int]:
+    if tls is not None:
+        waiting_max = resources.limits.max_greeting
+        door = Door(tls, make, resources.stats, resources.scheduler, plain_too=plain_too, waiting_max=waiting_max)
+        return [door], await door.open(*at, backlog=BACKLOG)
+    loop, is_secure = asyncio.get_running_loop(), False
+    servers = [
+        await loop.create_server(lambda: make(is_secure), sock=inherited, backlog=BACKLOG)
+        for inherited in inherited_sockets(*at)
+    ] or [await loop.create_server(lambda: make(is_secure), *at, backlog=BACKLOG)]
+    return servers, int(servers[0].sockets[0].getsockname()[1])

@@ -15,7 +15,7 @@ import asyncio
 import socket
 import ssl
 import sys
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, cast
@@ -34,17 +34,14 @@ from quarry_mq.protocol.remoting.frames import (
     write_command,
 )
 from quarry_mq.server.addresses import local_text, peer_host, peer_text
-from quarry_mq.server.front.door import Door
+from quarry_mq.server.front.door import Listener, listen
 from quarry_mq.server.front.fairness import Source
 from quarry_mq.server.front.hello import has_hung_up
-from quarry_mq.server.front.inherited import inherited_sockets
 from quarry_mq.server.front.resources import FrontResources
 from quarry_mq.server.front.tls import LiveTls
 from quarry_mq.server.tasks import run_guarded
 
 log = structlog.get_logger(__name__)
-
-BACKLOG: Final = 1024
 
 IDLE_S: Final = 120.0
 """Seconds after which a connection without a whole frame in either direction is closed, as by RocketMQ. Clients send
@@ -282,7 +279,6 @@ class RemotingConnection(asyncio.Protocol):
     def answered(self, call: RemotingCall, code: int, fields: Mapping[str, str], body: bytes, remark: str) -> None:
         """Write the answer to a call; for `RemotingCall.answer`."""
         command = call.command
-        self._front.requests_answered[code] += 1
         if command.is_oneway:
             return
         self._open -= 1
@@ -475,12 +471,8 @@ class RemotingFront:
         self._handlers = handlers
         self._unknown = unknown
         self.resources: Final = resources
-        self.requests: Counter[int] = Counter()
-        """Requests by code."""
-        self.requests_answered: Counter[int] = Counter()
-        """Answers by response code."""
         self.is_stopping = False
-        self._servers: list[asyncio.AbstractServer | Door] = []
+        self._servers: list[Listener] = []
         self._connections: dict[RemotingConnection, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -492,33 +484,11 @@ class RemotingFront:
     async def start(self, address: str, tls: LiveTls | None = None, *, plain_too: bool = False) -> str:
         """Listen on `host:port` and return the bound address; see `contract.Front.start`. Raises OSError."""
         self.begin()
-        host, _, port = address.rpartition(":")
-        try:
-            if tls is None:
-                bound = await self._listen(host.strip("[]"), int(port))
-            else:
-                door = Door(
-                    tls,
-                    lambda secure: self.protocol(secure=secure),
-                    self.resources.stats,
-                    self.resources.scheduler,
-                    plain_too=plain_too,
-                    waiting_max=self.resources.limits.max_greeting,
-                )
-                bound = await door.open(host.strip("[]"), int(port), backlog=BACKLOG)
-                self._servers.append(door)
-        except OSError as cause:
-            raise OSError(f"cannot listen on {address}: {cause.strerror or cause}") from cause
-        return f"{host}:{bound}"
-
-    async def _listen(self, host: str, port: int) -> int:
-        loop = asyncio.get_running_loop()
-        servers = [
-            await loop.create_server(self._plain, sock=inherited, backlog=BACKLOG)
-            for inherited in inherited_sockets(host, port)
-        ] or [await loop.create_server(self._plain, host, port, backlog=BACKLOG)]
+        servers, bound = await listen(
+            address, lambda secure: self.protocol(secure=secure), self.resources, tls, plain_too=plain_too
+        )
         self._servers += servers
-        return int(servers[0].sockets[0].getsockname()[1])
+        return bound
 
     def begin(self) -> None:
         """Begin to look after connections; also for those of another front's listeners."""
@@ -529,12 +499,8 @@ class RemotingFront:
         """Return the protocol of a new connection."""
         return RemotingConnection(self, secure=secure)
 
-    def _plain(self) -> RemotingConnection:
-        return self.protocol(secure=False)
-
     def serve(self, call: RemotingCall) -> None:
         """Give a request to its handler."""
-        self.requests[call.code] += 1
         self.resources.stats.calls += 1
         self._handlers.get(call.code, self._unknown)(call)
 

@@ -16,7 +16,7 @@ from quarry_mq.protocol.codes import GrpcStatus
 from quarry_mq.protocol.h2.frames import ErrorCode
 from quarry_mq.server.addresses import peer_host, peer_text
 from quarry_mq.server.front.contract import Front, FrontLimits, FrontStats, Methods, check_methods, log_call
-from quarry_mq.server.front.door import Door
+from quarry_mq.server.front.door import BACKLOG, Listener, listen
 from quarry_mq.server.front.fairness import Source
 from quarry_mq.server.front.h2.call import Client, H2Call
 from quarry_mq.server.front.h2.connection import Connection
@@ -24,7 +24,7 @@ from quarry_mq.server.front.h2.request_head import ScannerMaker, State
 from quarry_mq.server.front.h2.switchboard import Switchboard
 from quarry_mq.server.front.h2.timeouts import Timeouts
 from quarry_mq.server.front.hello import has_hung_up
-from quarry_mq.server.front.inherited import close_inherited, inherited_sockets
+from quarry_mq.server.front.inherited import close_inherited
 from quarry_mq.server.front.resources import FrontResources
 from quarry_mq.server.front.tls import LiveTls
 from quarry_mq.server.tasks import run_guarded
@@ -362,7 +362,6 @@ class H2Protocol(asyncio.Protocol):
 
 log = structlog.get_logger(__name__)
 
-BACKLOG: Final = 1024
 UNIX: Final = "unix:"
 DEADLINES_S: Final = 0.05
 """Delay with which a call may end after its deadline. Its client has given up by itself, exactly in time."""
@@ -398,7 +397,7 @@ class H2Front:
         self.resources: Final = FrontResources(limits or FrontLimits())
         self._access_log = access_log
         self._board: Switchboard | None = None
-        self._servers: list[asyncio.AbstractServer | Door] = []
+        self._servers: list[Listener] = []
         self._protocols: dict[H2Protocol, None] = {}  # the oldest first
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.is_stopping = False
@@ -421,33 +420,11 @@ class H2Front:
             path = address.removeprefix(UNIX)
             self._servers.append(await loop.create_unix_server(self._protocol, path, backlog=BACKLOG))
             return address
-        host, _, port = address.rpartition(":")
-        try:
-            if tls is None:
-                bound = await self._listen(host.strip("[]"), int(port))
-            else:
-                door = Door(
-                    tls,
-                    lambda secure: H2Protocol(self, secure=secure),
-                    self.stats,
-                    self.resources.scheduler,
-                    plain_too=plain_too,
-                    waiting_max=self.resources.limits.max_greeting,
-                )
-                bound = await door.open(host.strip("[]"), int(port), backlog=BACKLOG)
-                self._servers.append(door)
-        except OSError as cause:
-            raise OSError(f"cannot listen on {address}: {cause.strerror or cause}") from cause
-        return f"{host}:{bound}"
-
-    async def _listen(self, host: str, port: int) -> int:
-        loop = asyncio.get_running_loop()
-        servers = [
-            await loop.create_server(self._protocol, sock=inherited, backlog=BACKLOG)
-            for inherited in inherited_sockets(host, port)
-        ] or [await loop.create_server(self._protocol, host, port, backlog=BACKLOG)]
+        servers, bound = await listen(
+            address, lambda secure: H2Protocol(self, secure=secure), self.resources, tls, plain_too=plain_too
+        )
         self._servers += servers
-        return int(servers[0].sockets[0].getsockname()[1])
+        return bound
 
     def _protocol(self) -> H2Protocol:
         return H2Protocol(self, secure=False)
