@@ -5,7 +5,6 @@ Fields of RocketMQ's settings that Quarry has no use for are answered with Rocke
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
@@ -76,7 +75,6 @@ class RemotingAdministration:
         self._delivery = delivery
         self._sessions = sessions
         self._pacing = pacing
-        self._running: set[asyncio.Task[None]] = set()
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -294,15 +292,10 @@ class RemotingAdministration:
         """Answer a call by work that takes a time slice after another."""
 
         async def run() -> None:
-            try:
-                async with self._pacing.turn() as time_slice:
-                    await work(time_slice)
-            except Exception as error:  # noqa: BLE001 - as at the edge: nobody else catches it
-                self._edge.refuse(call, error)
+            async with self._pacing.turn() as time_slice:
+                await work(time_slice)
 
-        task = asyncio.get_running_loop().create_task(run())
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._edge.later(call, run())
 
 
 def connections(members: Mapping[RemotingConnection, ClientInfo]) -> list[dict[str, Json]]:

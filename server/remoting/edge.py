@@ -5,7 +5,8 @@ Only here does an error become a response code. The text of an unexpected error 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Final, Protocol
 
 from quarry_mq.kv import EngineFull
@@ -63,6 +64,7 @@ class RemotingEdge:
         self.user = ANYBODY
         """The user whose call is being served; valid only while it is, on the one thread there is."""
         self._identity: Identity | None = None
+        self._running: set[asyncio.Task[None]] = set()
 
     def handler(self, serve: Callable[[RemotingCall], None]) -> Handler:
         """Return a handler that lets the caller in, serves the call, and answers every error."""
@@ -89,6 +91,26 @@ class RemotingEdge:
         if not is_expected(error):
             self.error_reporter.report(error, path=call.path, peer=call.peer)
         call.answer(code_of(error), remark=remark_of(error))
+
+    def ended(self, call: RemotingCall, error: Exception | None) -> None:
+        """Answer a call whose work has ended: with success, or with the error."""
+        if error is None:
+            call.answer()
+        else:
+            self.refuse(call, error)
+
+    def later(self, call: RemotingCall, work: Coroutine[None, None, None]) -> None:
+        """Let work answer a call later; an error of the work is the answer."""
+
+        async def run() -> None:
+            try:
+                await work
+            except Exception as error:  # noqa: BLE001 - as in `handler`: nobody else catches it
+                self.refuse(call, error)
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
     def not_supported(self, call: RemotingCall) -> None:
         """Answer a request whose code is unknown, or that this broker does not serve."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
@@ -34,7 +33,6 @@ class RemotingLookups:
         self._edge = edge
         self._messages = messages
         self._index = index
-        self._running: set[asyncio.Task[None]] = set()
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -62,11 +60,8 @@ class RemotingLookups:
             most = max(most, UNIQUE_FOUND_MIN)
         begin_ms, end_ms = integer_of(fields, "beginTimestamp"), integer_of(fields, "endTimestamp")
         begin_ms, end_ms = max(begin_ms, 0), min(end_ms, TIME_MAX_MS)
-        task = asyncio.get_running_loop().create_task(
-            self._find(call, topic, key, times_ms=(begin_ms, end_ms), limit=min(max(most, 1), FOUND_MAX))
-        )
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        limit = min(max(most, 1), FOUND_MAX)
+        self._edge.later(call, self._find(call, topic, key, times_ms=(begin_ms, end_ms), limit=limit))
 
     async def _find(self, call: RemotingCall, topic: str, key: str, *, times_ms: tuple[int, int], limit: int) -> None:
         begin_ms, end_ms = times_ms
@@ -93,8 +88,6 @@ class RemotingLookups:
             )
         except NoIndex as error:
             call.answer(ResponseCode.QUERY_NOT_FOUND, remark=str(error))
-        except Exception as error:  # noqa: BLE001 - as at the edge: nobody else catches it
-            self._edge.refuse(call, error)
 
     def _bytes_of(self, record: StoredMessage) -> bytes:
         return bytes(self._messages.reader.read(record.physical_offset, record.size))

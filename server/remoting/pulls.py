@@ -10,6 +10,7 @@ remoting client that asks where to go on is told the first message in flight, if
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from quarry_mq.protocol.names import RETRY_PREFIX
@@ -106,12 +107,6 @@ class RemotingPulls:
         if flags & COMMIT_OFFSET and commit_offset > 0:
             self._commit(group, queue, commit_offset)
         waits_ms = integer_of(fields, "suspendTimeoutMillis", 0) if flags & SUSPEND else 0
-        bounds = self._messages.bounds(queue)
-        if not bounds.minimum <= offset <= bounds.maximum:
-            corrected = bounds.maximum if offset > bounds.maximum else bounds.minimum
-            reason = "OFFSET_OVERFLOW_BADLY" if offset > bounds.maximum else "OFFSET_TOO_SMALL"
-            self._answer(call, queue, ResponseCode.PULL_OFFSET_MOVED, corrected, remark=reason)
-            return
         request = PullRequest(
             queue=queue,
             offset=QueueOffset(offset),
@@ -139,6 +134,13 @@ class RemotingPulls:
             waiting = self._pulls.pull(request, pulled, lambda: self._check_again(call))
         except OverLimit as error:
             raise RemotingRefused(ResponseCode.FLOW_CONTROL, str(error)) from error
+        except OffsetOutOfRange:
+            bounds = self._messages.bounds(queue)
+            is_beyond = offset > bounds.maximum
+            corrected = bounds.maximum if is_beyond else bounds.minimum
+            reason = "OFFSET_OVERFLOW_BADLY" if is_beyond else "OFFSET_TOO_SMALL"
+            self._answer(call, queue, ResponseCode.PULL_OFFSET_MOVED, corrected, remark=reason)
+            return
         if waiting is not None:
             lost[call] = lambda: self._pulls.cancel(waiting)
 
@@ -282,15 +284,8 @@ class RemotingPulls:
         self._commit(name, queue, integer_of(fields, "commitOffset"))
         if call.command.is_oneway:
             call.answer()
-            return
-
-        def written(error: Exception | None) -> None:
-            if error is not None:
-                self._edge.refuse(call, error)
-            else:
-                call.answer()
-
-        self._delivery.writer.when_written(written)
+        else:
+            self._delivery.writer.when_written(partial(self._edge.ended, call))
 
     def _commit(self, group: str, queue: QueueId, offset: int) -> None:
         """Store an offset; one beyond the queue's end would hide what comes later, and is brought back to the end."""

@@ -367,13 +367,7 @@ class RemotingSends:
             waits = level or FIRST_RETRY_LEVEL + record.reconsume_times
             message = with_delay_level(copy._replace(topic=retry_topic, queue_number=number), waits)
 
-        def stored(_appended: Sequence[Appended], error: Exception | None) -> None:
-            if error is not None:
-                self._edge.refuse(call, error)
-            else:
-                call.answer()
-
-        self._copies.send([message], stored)
+        self._copies.send([message], lambda _, error: self._edge.ended(call, error))
 
     def _copy(self, record: StoredMessage, origin_topic: str) -> Message:
         properties = dict(record.properties)

@@ -70,11 +70,9 @@ class RemotingTransactions:
         self._edge.require(call, publish(topic))
 
         def ended(error: Exception | None) -> None:
-            if error is not None:
-                self._edge.refuse(call, error)
-                return
-            self._traffic.ended(topic, is_commit=resolution is Resolution.COMMITTED)
-            call.answer()
+            if error is None:
+                self._traffic.ended(topic, is_commit=resolution is Resolution.COMMITTED)
+            self._edge.ended(call, error)
 
         try:
             self._transactions.end_half(queue_offset, physical_offset, group, resolution, ended)
