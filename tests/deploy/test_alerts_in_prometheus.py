@@ -47,7 +47,7 @@ LIMITS: Final = {
 """Ages in the expressions of rules, and what they are here."""
 
 FOR_LEAST_S: Final = 5
-"""One slow scrape on a busy machine is no fault."""
+"""The rule allows for it: one slow scrape on a busy machine is no fault."""
 
 FIRING_TIMEOUT_S: Final = 240.0
 QUICK: Final[Mapping[str, object]] = {
@@ -105,7 +105,7 @@ WITH_PROMTOOL_ONLY: Final[Mapping[str, str]] = {
 """The rules that `test_alert_rules.py` alone tries, with series that are made up, and why."""
 
 OF_THE_MACHINE: Final = {"QuarryLoopLate", "QuarrySlowSends", "QuarryFlushSlow", "QuarryDiskFills"}
-"""They may fire on a healthy broker if the machine of the tests is slow or full, and are right then."""
+"""These alerts may fire on a healthy broker if the machine of the tests is slow or full, and are right then."""
 
 
 def test_each_rule_is_tried_in_a_real_broker_or_says_why_not() -> None:
@@ -266,7 +266,7 @@ async def all_is_well(scene: Scene) -> None:
 
 
 async def groups_do_not_keep_up(scene: Scene) -> None:
-    """One group reads nothing, one falls behind more and more, and one has dead letters."""
+    """Plant three faults: one group reads nothing, one falls behind more and more, and one has dead letters."""
     scene.start("consumers")
     async with client_of(scene, "consumers", "stuck", "quiet") as client:
         await client.receive("stuck", "quiet", count=1)
@@ -324,7 +324,7 @@ async def a_certificate_has_expired(scene: Scene) -> None:
 
 
 async def the_process_is_starved(scene: Scene) -> None:
-    """It is stopped again and again, as on a machine that has other things to do; later it drains."""
+    """Stop a broker again and again, as on a machine that has other things to do; later it drains."""
     broker = scene.start("late")
     while scene.goes_on("late", "QuarryLoopLate"):
         broker.signal(signal.SIGSTOP)

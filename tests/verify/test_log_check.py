@@ -169,7 +169,7 @@ def test_a_record_larger_than_a_piece_is_read(tmp_path: Path) -> None:
 
 
 def test_a_record_with_a_damaged_size_is_not_read_into_memory(tmp_path: Path) -> None:
-    """One wrong bit makes 64 MiB of a small record: nothing of that size is read."""
+    """A wrong bit makes 64 MiB of a small record: nothing of that size is read."""
     bench = Bench(tmp_path / "store", segment_size=128 << 20)
     bench.send(10)
     at = bench.records()[7].physical_offset

@@ -276,7 +276,7 @@ class MembersService:
 
 
 class AllMembersServiceStub:
-    """What all members of a cluster answer together. A broker that is in no cluster is the one member.
+    """AllMembersService gives what all members of a cluster answer together. A broker that is in no cluster is the one member.
     """
 
     def __init__(self, channel):
@@ -308,7 +308,7 @@ class AllMembersServiceStub:
 
 
 class AllMembersServiceServicer:
-    """What all members of a cluster answer together. A broker that is in no cluster is the one member.
+    """AllMembersService gives what all members of a cluster answer together. A broker that is in no cluster is the one member.
     """
 
     def AskMembers(self, request, context):
@@ -376,7 +376,7 @@ def add_AllMembersServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AllMembersService:
-    """What all members of a cluster answer together. A broker that is in no cluster is the one member.
+    """AllMembersService gives what all members of a cluster answer together. A broker that is in no cluster is the one member.
     """
 
     @staticmethod
