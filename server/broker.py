@@ -129,16 +129,10 @@ class Broker:
             make_scanner=None if self._native is None else self._native.CallScanner,
             headers=HEADERS,
         )
-        if settings.remoting.is_on:
-            self._remoting.serve(
-                self._messaging.components,
-                self._maintenance.key_index,
-                self._front,
-                self._security.remoting_gate,
-                lambda: self._administration,
-            )
         self._live.on_change(self._configure)
         self._sources = self._make_sources(health, process)
+        if settings.remoting.is_on:
+            self._remoting.serve(self._sources, self._security.remoting_gate, lambda: self._administration)
         export(self._metrics, self._sources, settings)
 
     def _configure(self, settings: BrokerSettings) -> None:

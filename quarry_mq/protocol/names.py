@@ -121,6 +121,11 @@ def dead_letter_topic_name(group: str) -> str:
     return DEAD_LETTER_PREFIX + group
 
 
+def reply_topic_name(cluster: str) -> str:
+    """Return the name of the topic to which consumers send replies to requests."""
+    return f"{cluster}_REPLY_TOPIC"
+
+
 def shown_name(name: str) -> str:
     """Return the name for an error message: escaped, and cut so that hostile input cannot fill logs."""
     return repr(name if len(name) <= _SHOWN_MAX else name[: _SHOWN_MAX - 1] + "…")

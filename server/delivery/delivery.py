@@ -157,6 +157,8 @@ class Delivery:
             open_queue=self._positions.open,
             ready=self._serve,
         )
+        self.was_reset: Callable[[str, QueueId, QueueOffset], None] = lambda _group, _queue, _offset: None
+        """Called when an operator has moved a group in a queue, with its next offset."""
         self._fetch = self._make_fetch(settings.limits, dead_letters, error_reporter)
         # gives back what was handed out in an answer that was interrupted
         self.undeliverable: Final = Returning(self._deliveries, self._named).undeliverable
@@ -494,6 +496,7 @@ class Delivery:
         progress.next_offset = offset
         self._positions.store(subscription, progress)
         subscription.mark(queue.number)
+        self.was_reset(group, queue, offset)
         self._serve((subscription,))
 
     # -- deletion of groups and topics

@@ -6,14 +6,14 @@ nothing else there (`keyed`). Keys that are numbers are texts here: all clients 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 import orjson
 
 from quarry_mq.server.remoting.fields import Json
 from quarry_mq.store.message import QueueId
-from quarry_mq.store.metadata import Group, Topic, TopicType
+from quarry_mq.store.metadata import READ_WRITE, Group, Permission, Topic, TopicType
 
 INHERIT: Final = 1
 """The permission bit of the topic that RocketMQ copies new topics from."""
@@ -62,41 +62,52 @@ def group_config(group: Group) -> dict[str, Json]:
     }
 
 
-def topic_route(topic: Topic, permission: int, brokers: Mapping[str, tuple[str, str]]) -> bytes:
-    """Return the route of a topic that exists on each of the brokers, which are clusters and addresses by name."""
+class RoutedBroker(NamedTuple):
+    """A routed broker is one that clients are sent to. `limit` is the most that they may do there."""
+
+    name: str
+    cluster: str
+    address: str
+    limit: Permission = READ_WRITE
+
+
+def topic_route(topic: Topic, brokers: Sequence[RoutedBroker], *, extra_permission: int = 0) -> bytes:
+    """Return the route of a topic that exists on each of the brokers."""
     return orjson.dumps(
         {
-            "brokerDatas": [_broker(name, cluster, address) for name, (cluster, address) in brokers.items()],
+            "brokerDatas": [_broker(each) for each in brokers],
             "filterServerTable": {},
             "queueDatas": [
                 {
-                    "brokerName": name,
-                    "perm": permission,
+                    "brokerName": each.name,
+                    "perm": (topic.permission & each.limit).value | extra_permission,
                     "readQueueNums": topic.read_queues,
                     "topicSysFlag": 0,
                     "writeQueueNums": topic.write_queues,
                 }
-                for name in brokers
+                for each in brokers
             ],
         }
     )
 
 
-def cluster_info(brokers: Mapping[str, tuple[str, str]]) -> bytes:
-    """Return all brokers, with their clusters and addresses by name."""
+def cluster_info(brokers: Sequence[RoutedBroker]) -> bytes:
+    """Return all brokers, with their clusters and addresses."""
     clusters: dict[str, list[str]] = {}
-    for name, (cluster, _) in brokers.items():
-        clusters.setdefault(cluster, []).append(name)
+    for each in brokers:
+        clusters.setdefault(each.cluster, []).append(each.name)
     return orjson.dumps(
-        {
-            "brokerAddrTable": {name: _broker(name, cluster, address) for name, (cluster, address) in brokers.items()},
-            "clusterAddrTable": clusters,
-        }
+        {"brokerAddrTable": {each.name: _broker(each) for each in brokers}, "clusterAddrTable": clusters}
     )
 
 
-def _broker(name: str, cluster: str, address: str) -> dict[str, Json]:
-    return {"brokerAddrs": {"0": address}, "brokerName": name, "cluster": cluster, "enableActingMaster": False}
+def _broker(broker: RoutedBroker) -> dict[str, Json]:
+    return {
+        "brokerAddrs": {"0": broker.address},
+        "brokerName": broker.name,
+        "cluster": broker.cluster,
+        "enableActingMaster": False,
+    }
 
 
 def default_topic(queues: int) -> Topic:

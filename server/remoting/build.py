@@ -9,23 +9,24 @@ import structlog
 
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.admin.administration import Administration
+from quarry_mq.server.admin.sources import Sources
 from quarry_mq.server.front import H2Front, LiveTls
-from quarry_mq.server.front.contract import Front
 from quarry_mq.server.front.remoting import Handler, RemotingCall, RemotingFront
 from quarry_mq.server.front.resources import FrontResources
-from quarry_mq.server.maintenance.key_index import KeyIndex
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.process.descriptors import front_limits
 from quarry_mq.server.remoting.administration import RemotingAdministration
 from quarry_mq.server.remoting.clients import ClientService
 from quarry_mq.server.remoting.edge import RemotingEdge
+from quarry_mq.server.remoting.figures import RemotingFigures
 from quarry_mq.server.remoting.lookups import RemotingLookups
 from quarry_mq.server.remoting.names import NameService
 from quarry_mq.server.remoting.pulls import RemotingPulls
+from quarry_mq.server.remoting.relays import RemotingRelays
 from quarry_mq.server.remoting.sends import RemotingSends
 from quarry_mq.server.remoting.sessions import QueueLocks, RemotingSessions
+from quarry_mq.server.remoting.statistics import RemotingStatistics
 from quarry_mq.server.remoting.transactions import RemotingTransactions
-from quarry_mq.server.rpc.messaging import Components
 from quarry_mq.server.security.gate import Gate
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import OFF, is_loopback
@@ -47,17 +48,17 @@ class Remoting:
 
     def serve(
         self,
-        components: Components,
-        index: KeyIndex,
-        front: Front,
+        sources: Sources,
         gate: Gate[RemotingCall] | None,
         administration: Callable[[], Administration],
     ) -> None:
         """Make all handlers, and the front that serves them on ports of its own and of the gRPC front."""
-        settings, store, sends = self._settings, components.store, components.sends
-        edge = RemotingEdge(components.edge.error_reporter, components.edge.limits_met, gate)
+        settings, components, front = self._settings, sources.components, sources.front
+        store, sends, clock = components.store, components.sends, components.clock
+        edge = RemotingEdge(components.edge.error_reporter, components.edge.limits_met, Pacing(clock), gate)
         self._directory = directory = Directory(store.topics, store.groups, settings)
-        self._names = NameService(edge, directory, store.topics, settings)
+        members = None if components.cluster is None else components.cluster.members
+        self._names = NameService(edge, directory, store.topics, members, settings)
         self._sends = RemotingSends(
             edge,
             sends,
@@ -78,21 +79,25 @@ class Remoting:
             traffic=sends.metrics.traffic,
             settings=settings,
         )
+        self._statistics = RemotingStatistics(edge, sources, settings, clock)
         handlers: dict[int, Handler] = {
             **self._names.handlers(),
             **ClientService(edge, self.sessions, self._locks, directory=directory, topics=store.topics).handlers(),
             **self._sends.handlers(),
             **self._pulls.handlers(),
-            **RemotingAdministration(
+            **RemotingAdministration(edge, administration).handlers(),
+            **RemotingFigures(
                 edge,
                 administration,
                 messages=store.messages,
                 offsets=store.offsets,
                 delivery=components.delivery,
                 sessions=self.sessions,
-                pacing=Pacing(components.clock),
+                clock=clock,
             ).handlers(),
-            **RemotingLookups(edge, store.messages, index).handlers(),
+            **self._statistics.handlers(),
+            **RemotingLookups(edge, store.messages, sources.maintenance.key_index).handlers(),
+            **RemotingRelays(edge, self.sessions, store.messages, sends, settings).handlers(),
             **RemotingTransactions(edge, sends.transactions, store.messages, sends.metrics.traffic).handlers(),
         }
         shared = front.resources if isinstance(front, H2Front) else FrontResources(front_limits(settings))
@@ -109,6 +114,7 @@ class Remoting:
             self._names.configure(settings)
             self._sends.configure(settings)
             self._pulls.configure(settings)
+            self._statistics.configure(settings)
 
     async def start(self, tls: LiveTls | None) -> None:
         """Open the ports. One that other machines reach takes TLS alone, unless `network.plain_text` allows more."""
@@ -139,3 +145,6 @@ class Remoting:
         """Drop clients that went silent and locks that ended; to be called every few seconds."""
         self.sessions.sweep()
         self._locks.sweep()
+        if self._front is not None:
+            self._pulls.sweep()
+            self._statistics.sample()

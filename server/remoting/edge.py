@@ -6,12 +6,12 @@ Only here does an error become a response code. The text of an unexpected error 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Final, Protocol
 
 from quarry_mq.kv import EngineFull
 from quarry_mq.protocol.remoting.codes import ResponseCode
-from quarry_mq.server.errors import OverLimit, PermissionDenied, TooManyFailures, Unauthenticated
+from quarry_mq.server.errors import InvalidRecallHandle, OverLimit, PermissionDenied, TooManyFailures, Unauthenticated
 from quarry_mq.server.filters import IllegalExpression
 from quarry_mq.server.front.remoting import Handler, RemotingCall
 from quarry_mq.server.metadata import ANYBODY
@@ -20,6 +20,7 @@ from quarry_mq.server.remoting.fields import RemotingRefused
 from quarry_mq.server.rpc.context import LimitsMet
 from quarry_mq.server.security.authorization import Need
 from quarry_mq.server.security.credentials import Identity
+from quarry_mq.server.tasks import Pacing, TimeSlice
 from quarry_mq.server.wire.status import INTERNAL_TEXT, is_expected, without_places
 from quarry_mq.store import errors
 from quarry_mq.store.metadata import IllegalGroupName, IllegalTopicName
@@ -37,6 +38,7 @@ CODES: Final[dict[type[Exception], ResponseCode]] = {
     errors.MessageTooLarge: ResponseCode.MESSAGE_ILLEGAL,
     errors.OffsetOutOfRange: ResponseCode.SYSTEM_ERROR,
     errors.Invalid: ResponseCode.INVALID_PARAMETER,
+    InvalidRecallHandle: ResponseCode.ILLEGAL_OPERATION,
     OverLimit: ResponseCode.SYSTEM_BUSY,
     errors.Busy: ResponseCode.SYSTEM_BUSY,
     errors.Unavailable: ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -56,8 +58,11 @@ class RemotingGate(Protocol):
 class RemotingEdge:
     """Makes handlers for the remoting front out of functions that take a call and raise errors."""
 
-    def __init__(self, error_reporter: ErrorReporter, limits_met: LimitsMet, gate: RemotingGate | None = None) -> None:
+    def __init__(
+        self, error_reporter: ErrorReporter, limits_met: LimitsMet, pacing: Pacing, gate: RemotingGate | None = None
+    ) -> None:
         """A `gate` of None allows every caller everything."""
+        self._pacing = pacing
         self.error_reporter: Final = error_reporter
         self._limits_met = limits_met
         self._gate = gate
@@ -111,6 +116,15 @@ class RemotingEdge:
         task = asyncio.get_running_loop().create_task(run())
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+
+    def paced(self, call: RemotingCall, work: Callable[[TimeSlice], Awaitable[None]]) -> None:
+        """Let work answer a call that takes a time slice after another; few such calls are served at a time."""
+
+        async def run() -> None:
+            async with self._pacing.turn() as time_slice:
+                await work(time_slice)
+
+        self.later(call, run())
 
     def not_supported(self, call: RemotingCall) -> None:
         """Answer a request whose code is unknown, or that this broker does not serve."""

@@ -104,3 +104,13 @@ def member_objects(members: Mapping[str, Json], name: str) -> Iterable[dict[str,
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise invalid(f"{name} in the body is no list of objects")
     return value
+
+
+def member_texts(members: Mapping[str, Json], name: str) -> Mapping[str, str]:
+    """Return an object of texts in a JSON object; null and missing are an empty one. Raises RemotingRefused."""
+    value = members.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+        raise invalid(f"{name} in the body is no object of texts")
+    return value

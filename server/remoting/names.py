@@ -11,19 +11,20 @@ from typing import Final
 
 import orjson
 
-from quarry_mq.protocol.names import RETRY_PREFIX, is_system_topic
+from quarry_mq.protocol.names import RETRY_PREFIX, is_system_topic, reply_topic_name
 from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
 from quarry_mq.server.addresses import Address
+from quarry_mq.server.cluster.membership import Members, MemberState
 from quarry_mq.server.front.remoting import Handler, RemotingCall
 from quarry_mq.server.metadata import Directory
-from quarry_mq.server.remoting.bodies import INHERIT, cluster_info, default_topic, topic_route
+from quarry_mq.server.remoting.bodies import INHERIT, RoutedBroker, cluster_info, default_topic, topic_route
 from quarry_mq.server.remoting.edge import RemotingEdge
 from quarry_mq.server.remoting.fields import RemotingRefused, text_of
 from quarry_mq.server.rpc.access import join, publish, read
 from quarry_mq.server.security.credentials import Access
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.store.errors import Invalid
-from quarry_mq.store.metadata import Topic, TopicTable, check_group_name
+from quarry_mq.store.errors import Forbidden, Invalid
+from quarry_mq.store.metadata import READ_WRITE, Permission, Topic, TopicTable, TopicType, check_group_name
 from quarry_mq.store.metadata.topics import group_topic
 from quarry_mq.store.security.model import Action, ResourceKind
 
@@ -38,7 +39,16 @@ _FAQ: Final = "See https://rocketmq.apache.org/docs/bestPractice/06FAQ for furth
 class NameService:
     """Answers requests for routes, brokers and lists of topics."""
 
-    def __init__(self, edge: RemotingEdge, directory: Directory, topics: TopicTable, settings: BrokerSettings) -> None:
+    def __init__(
+        self,
+        edge: RemotingEdge,
+        directory: Directory,
+        topics: TopicTable,
+        members: Members | None,
+        settings: BrokerSettings,
+    ) -> None:
+        """`members` are those of the cluster; None without one."""
+        self._members = members
         self._edge = edge
         self._directory = directory
         self._topics = topics
@@ -62,22 +72,46 @@ class NameService:
             RequestCode.GET_ALL_TOPICS_FROM_NAME_SERVER: handler(self._list_topics),
             RequestCode.GET_TOPICS_BY_CLUSTER: handler(self._list_topics_of_cluster),
             RequestCode.GET_SYSTEM_TOPICS_FROM_NAME_SERVER: handler(self._list_system_topics),
-            RequestCode.DELETE_TOPIC_IN_NAME_SERVER: handler(self._delete_topic),
+            RequestCode.DELETE_TOPIC_IN_NAME_SERVER: handler(self._nothing_to_do),
+            RequestCode.WIPE_WRITE_PERMISSION_OF_BROKER: handler(self._wipe_write_permission),
+            RequestCode.ADD_WRITE_PERMISSION_OF_BROKER: handler(self._add_write_permission),
+            RequestCode.PUT_KV_CONFIG: handler(self._refuse_config),
+            RequestCode.GET_KV_CONFIG: handler(self._no_config),
+            RequestCode.DELETE_KV_CONFIG: handler(self._nothing_to_do),
+            RequestCode.GET_KV_LIST_BY_NAMESPACE: handler(self._no_config),
+            RequestCode.UPDATE_NAME_SERVER_CONFIG: handler(self._refuse_config),
+            RequestCode.GET_NAME_SERVER_CONFIG: handler(self._config),
         }
 
-    def brokers(self, call: RemotingCall) -> dict[str, tuple[str, str]]:
-        """Return cluster and address of each broker by name, for the client of a call.
+    def brokers(self, call: RemotingCall) -> list[RoutedBroker]:
+        """Return this broker and all members of its cluster that can be reached, for the client of a call."""
+        broker, members = self._settings.broker, self._members
+        if members is None:
+            return [RoutedBroker(broker.name, broker.cluster, self._address(call))]
+        brokers = []
+        for member in filter(None, (members.own, *members.routed())):
+            # all members serve this protocol where they serve gRPC, and each names the same addresses for a broker
+            reached_at = member.advertised_to(is_secure=call.connection.is_secure)
+            if reached_at is not None:
+                is_draining = members.is_draining if member is members.own else member.state is MemberState.DRAINING
+                limit = Permission.READ if is_draining else READ_WRITE
+                brokers.append(RoutedBroker(member.name, broker.cluster, str(reached_at), limit))
+        return sorted(brokers)
+
+    def _address(self, call: RemotingCall) -> str:
+        """Return the address of a broker that is alone.
 
         Without `remoting.advertise` clients stay at the address that they dialled; those of the name server's port get
         the broker's.
         """
-        broker, address = self._settings.broker, self._settings.remoting.advertise or call.connection.local
-        if self._ports is not None and not self._settings.remoting.advertise:
+        if self._settings.remoting.advertise:
+            return self._settings.remoting.advertise
+        if self._ports is not None:
             names_port, broker_port = self._ports
-            dialled = Address.parse(address)
+            dialled = Address.parse(call.connection.local)
             if dialled.port == names_port:
-                address = str(Address(dialled.host, broker_port))
-        return {broker.name: (broker.cluster, address)}
+                return str(Address(dialled.host, broker_port))
+        return call.connection.local
 
     def _route(self, call: RemotingCall) -> None:
         name = text_of(call.fields, "topic")
@@ -85,14 +119,14 @@ class NameService:
             self._edge.require(call, join(name.removeprefix(RETRY_PREFIX)))
         elif name != DEFAULT_TOPIC:
             self._edge.require(call, (*publish(name), *read(name), Access(ResourceKind.TOPIC, name, Action.GET)))
-        topic, inherited = self._topics.get(name) or self._retry_topic(name), 0
+        topic, inherited = self._topics.get(name) or self._retry_topic(name) or self._own_topic(name), 0
         if topic is None and name == DEFAULT_TOPIC and self._settings.topics.auto_create:
             topic, inherited = default_topic(self._settings.topics.default_queues), INHERIT
         if topic is None:
             raise RemotingRefused(
                 ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server for the topic: {name}\n{_FAQ}"
             )
-        call.answer(body=topic_route(topic, topic.permission.value | inherited, self.brokers(call)))
+        call.answer(body=topic_route(topic, self.brokers(call), extra_permission=inherited))
 
     def _retry_topic(self, name: str) -> Topic | None:
         """Return the retry topic that a group's first heartbeat makes; None for other topics.
@@ -109,6 +143,13 @@ class NameService:
             return None
         return group_topic(name)
 
+    def _own_topic(self, name: str) -> Topic | None:
+        """Return a topic that exists on every broker of RocketMQ: that of replies, and those to try the broker with."""
+        broker = self._settings.broker
+        if name not in (reply_topic_name(broker.cluster), broker.cluster, broker.name):
+            return None
+        return Topic(name, TopicType.MIXED, 1, 1)
+
     def _cluster_info(self, call: RemotingCall) -> None:
         call.answer(body=cluster_info(self.brokers(call)))
 
@@ -123,12 +164,41 @@ class NameService:
     def _list_system_topics(self, call: RemotingCall) -> None:
         broker = self._settings.broker
         system = [each.name for each in self._topics.list() if is_system_topic(each.name)]
-        (_, address), *_ = self.brokers(call).values()
-        call.answer(body=orjson.dumps({"brokerAddr": address, "topicList": [broker.cluster, broker.name, *system]}))
+        call.answer(
+            body=orjson.dumps({"brokerAddr": self._address(call), "topicList": [broker.cluster, broker.name, *system]})
+        )
 
-    def _delete_topic(self, call: RemotingCall) -> None:
-        """Do nothing: the topic leaves all routes when the broker deletes it."""
+    # -- administration of the name server
+
+    def _nothing_to_do(self, call: RemotingCall) -> None:
+        """Answer with success: a topic leaves all routes when the broker deletes it, and no other settings are kept."""
         call.answer()
+
+    def _wipe_write_permission(self, call: RemotingCall) -> None:
+        self._set_state(call, MemberState.DRAINING, "wipeTopicCount")
+
+    def _add_write_permission(self, call: RemotingCall) -> None:
+        self._set_state(call, MemberState.ACTIVE, "addTopicCount")
+
+    def _set_state(self, call: RemotingCall, state: MemberState, count: str) -> None:
+        """Let a member take no new messages, or take them again, as `quarry cluster drain` and `activate` do."""
+        name = text_of(call.fields, "brokerName")
+        self._edge.require(call, (Access(ResourceKind.CLUSTER, self._settings.broker.cluster, Action.UPDATE),))
+        if self._members is None:
+            raise Forbidden("this broker is in no cluster: no other broker would take the messages")
+        self._members.set_state(name, state)
+        topics = sum(not each.is_system for each in self._topics.list())
+        call.answer(fields={count: str(topics)})
+
+    def _refuse_config(self, _call: RemotingCall) -> None:
+        raise Forbidden("this broker keeps no settings of a name server: see `quarry settings`")
+
+    def _no_config(self, _call: RemotingCall) -> None:
+        raise RemotingRefused(ResponseCode.QUERY_NOT_FOUND, "No config item: this broker keeps none")
+
+    def _config(self, call: RemotingCall) -> None:
+        self._edge.require(call, (Access(ResourceKind.CLUSTER, self._settings.broker.cluster, Action.GET),))
+        call.answer(body=b"")
 
     def _visible(self, call: RemotingCall) -> Iterator[Topic]:
         """Yield the topics, without the broker's own."""

@@ -73,6 +73,9 @@ class RemotingPulls:
         self._pulls = pulls
         self._delivery = delivery
         self._traffic = traffic
+        self._resets: dict[str, dict[QueueId, QueueOffset]] = {}
+        """Where clients have to go on that own a queue of a group and have not been told yet."""
+        delivery.was_reset = self._was_reset
         self.configure(settings)
 
     def configure(self, settings: BrokerSettings) -> None:
@@ -94,6 +97,31 @@ class RemotingPulls:
             RequestCode.GET_EARLIEST_MESSAGE_STORE_TIME: handler(self._earliest_time),
         }
 
+    # -- resets
+
+    def _was_reset(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
+        """Note that an operator has moved a group: the client that owns the queue is told at its next pull.
+
+        Until then what the client commits is not stored: the client still counts from where it was.
+        """
+        known = self._sessions.consumers(group)
+        if known is not None and not known.is_broadcasting:
+            self._resets.setdefault(group, {})[queue] = offset
+
+    def _is_reset(self, call: RemotingCall, group: str, queue: QueueId) -> bool:
+        """Answer a pull with the offset where the group goes on, if an operator has moved it since the last pull."""
+        offset = self._resets.get(group, {}).pop(queue, None) if self._resets else None
+        if offset is None:
+            return False
+        self._answer(call, queue, ResponseCode.PULL_OFFSET_MOVED, offset, remark="OFFSET_RESET")
+        return True
+
+    def sweep(self) -> None:
+        """Forget resets of groups without consumers, which begin at the stored offset; to be called now and then."""
+        for group, resets in list(self._resets.items()):
+            if not resets or self._sessions.consumers(group) is None:
+                del self._resets[group]
+
     # -- pulls
 
     def _pull(self, call: RemotingCall) -> None:
@@ -104,6 +132,8 @@ class RemotingPulls:
         batch_size = integer_of(fields, "maxMsgNums", within=INT32)
         wanted = self._filter(fields, group, queue.topic, flags)
         commit_offset = integer_of(fields, "commitOffset", 0)
+        if self._is_reset(call, group, queue):
+            return
         if flags & COMMIT_OFFSET and commit_offset > 0:
             self._commit(group, queue, commit_offset)
         waits_ms = integer_of(fields, "suspendTimeoutMillis", 0) if flags & SUSPEND else 0
@@ -121,6 +151,8 @@ class RemotingPulls:
         def pulled(found: Sequence[StoredMessage], following: QueueOffset, error: Exception | None) -> None:
             lost.pop(call, None)
             try:
+                if self._is_reset(call, group, queue):
+                    return
                 if isinstance(error, OffsetOutOfRange):  # the topic was replaced meanwhile
                     self._answer(call, queue, ResponseCode.PULL_OFFSET_MOVED, self._messages.bounds(queue).minimum)
                 elif error is not None:
@@ -289,6 +321,8 @@ class RemotingPulls:
 
     def _commit(self, group: str, queue: QueueId, offset: int) -> None:
         """Store an offset; one beyond the queue's end would hide what comes later, and is brought back to the end."""
+        if self._resets and queue in self._resets.get(group, {}):
+            return
         maximum = self._messages.maximum(queue)
         self._delivery.commit_offset(group, queue, QueueOffset(max(0, min(offset, maximum))), ends_below=True)
 

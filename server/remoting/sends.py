@@ -35,6 +35,7 @@ from quarry_mq.protocol.messages.property_names import (
     REAL_QUEUE,
     REAL_TOPIC,
     RETRY_TOPIC,
+    TIMER_OUT_MS,
     TRANSACTION,
     UNIQUE_KEY,
     WAIT,
@@ -66,6 +67,7 @@ from quarry_mq.store.errors import Forbidden, GroupNotFound, OffsetOutOfRange
 from quarry_mq.store.message import Appended, Message, PhysicalOffset, QueueId
 from quarry_mq.store.message_store import MessageStore
 from quarry_mq.store.metadata import Group, Permission, Topic, TopicTable
+from quarry_mq.store.pending.rows import TIMER_TOPIC
 from quarry_mq.store.record import StoredMessage, offset_message_id
 from quarry_mq.store.record.properties import DELAY_LEVELS_MS, decode_properties
 
@@ -112,8 +114,9 @@ def send_header(call: RemotingCall) -> SendHeader:
     Raises RemotingRefused.
     """
     fields = call.fields
+    has_long_names = call.code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
     group, topic, queue, flags, born, flag, properties, times, times_max = (
-        _LONG_NAMES if call.code == RequestCode.SEND_MESSAGE else _SHORT_NAMES
+        _LONG_NAMES if has_long_names else _SHORT_NAMES
     )
     return SendHeader(
         text_of(fields, group),
@@ -165,6 +168,7 @@ class RemotingSends:
             RequestCode.SEND_MESSAGE_V2: send,
             RequestCode.SEND_BATCH_MESSAGE: self._edge.handler(self._send_batch),
             RequestCode.CONSUMER_SEND_MESSAGE_BACK: self._edge.handler(self._send_back),
+            RequestCode.RECALL_MESSAGE: self._edge.handler(self._recall),
         }
 
     # -- sends
@@ -314,9 +318,30 @@ class RemotingSends:
             }
             if unique_key:
                 fields["transactionId"] = unique_key
+            if messages[0].topic == TIMER_TOPIC:
+                fields["recallHandle"] = sends.delays.recall_handle(
+                    header.topic,
+                    int(messages[0].properties[TIMER_OUT_MS]),
+                    appended[0].physical_offset,
+                    unique_key,
+                )
             call.answer(fields=fields)
 
         sends.commit.send(messages, stored)
+
+    def _recall(self, call: RemotingCall) -> None:
+        """Cancel the delivery of a message that waits for its time, by the handle that its send returned."""
+        name, handle = text_of(call.fields, "topic"), text_of(call.fields, "recallHandle")
+        self._edge.require(call, publish(name))
+        topic = self._directory.topic(name)
+
+        def recalled(error: Exception | None) -> None:
+            if error is None:
+                call.answer(fields={"msgId": message_id})
+            else:
+                self._edge.refuse(call, error)
+
+        message_id = self._sends.delays.recall(topic.name, handle, recalled)
 
     # -- retries
 

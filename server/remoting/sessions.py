@@ -99,6 +99,8 @@ class RemotingSessions:
         self._consumers: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[RemotingConnection, set[tuple[bool, str]]] = {}
         """The groups of each registered connection, with whether it is a producer group."""
+        self._producers_by_id: dict[str, dict[RemotingConnection, int]] = {}
+        """By client id: the connections on which it produces, and in how many groups."""
         self._subscriptions = 0
 
     # -- heartbeats
@@ -110,7 +112,13 @@ class RemotingSessions:
     def register_producer(self, connection: RemotingConnection, group: str, client: ClientInfo) -> None:
         """Note that the client produces in a group. Raises OverLimit."""
         self._make_room(connection, (True, group))
-        self._attach(connection, (True, group), self._producers.setdefault(group, {}), client)
+        members = self._producers.setdefault(group, {})
+        before = members.get(connection)
+        self._attach(connection, (True, group), members, client)
+        if before is None or before.client_id != client.client_id:
+            self._count_groups(client.client_id, connection, 1)
+            if before is not None:
+                self._count_groups(before.client_id, connection, -1)
 
     def register_consumer(
         self, connection: RemotingConnection, group: str, client: ClientInfo, heartbeat: Heartbeat | None
@@ -165,10 +173,21 @@ class RemotingSessions:
     def unregister_producer(self, connection: RemotingConnection, group: str) -> None:
         """Remove the client on this connection from a producer group. Does nothing if it is not in it."""
         members = self._producers.get(group, {})
-        if members.pop(connection, None) is not None:
+        client = members.pop(connection, None)
+        if client is not None:
             self._detached(connection, (True, group))
+            self._count_groups(client.client_id, connection, -1)
         if not members:
             self._producers.pop(group, None)
+
+    def _count_groups(self, client_id: str, connection: RemotingConnection, change: int) -> None:
+        """Count the producer groups in which a connection has this client id."""
+        connections = self._producers_by_id.setdefault(client_id, {})
+        connections[connection] = connections.get(connection, 0) + change
+        if not connections[connection]:
+            del connections[connection]
+        if not connections:
+            del self._producers_by_id[client_id]
 
     def unregister_consumer(self, connection: RemotingConnection, group: str) -> None:
         """Remove the client on this connection from a consumer group, and tell the others."""
@@ -218,6 +237,20 @@ class RemotingSessions:
     def producers(self, group: str) -> Mapping[RemotingConnection, ClientInfo]:
         """Return the remoting producers of a group."""
         return self._producers.get(group, {})
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups with remoting consumers that subscribe to the topic."""
+        return [group for group, known in self._consumers.items() if topic in known.heartbeat.subscriptions]
+
+    def consumer(self, group: str, client_id: str) -> RemotingConnection | None:
+        """Return the connection of a consumer of the group; None without one."""
+        known = self._consumers.get(group)
+        members = {} if known is None else known.members
+        return next((each for each, client in members.items() if client.client_id == client_id), None)
+
+    def producer(self, client_id: str) -> RemotingConnection | None:
+        """Return a connection on which the client produces, in whatever group; None without one."""
+        return next(reversed(self._producers_by_id.get(client_id, {})), None)
 
     def listed(self) -> Iterator[ListedClient]:
         """Iterate over all clients, once for each of their groups."""

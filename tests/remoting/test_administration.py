@@ -16,7 +16,7 @@ from quarry_mq.store.metadata import TopicType
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client
 from tests.conformance.secured import SECRET, SECURED, add_user
-from tests.remoting.client import RemotingClient
+from tests.remoting.client import RemotingClient, pull_fields
 from tests.remoting.conftest import Serve
 
 TOPIC: dict[str, object] = {
@@ -142,6 +142,161 @@ def test_the_brokers_list_of_clients_has_both_kinds(serve: Serve) -> None:
     serve(test)
 
 
+def test_settings_of_all_topics_and_groups_are_listed_by_pages(serve: Serve) -> None:
+    async def test(_broker: RunningBroker, client: RemotingClient) -> None:
+        configs = [
+            {"topicName": f"T{number}", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6, "attributes": attributes}
+            for number, attributes in enumerate(({"message.type": "FIFO"}, {"+message.type": "DELAY"}, {}))
+        ]
+        body = json.dumps({"topicConfigList": configs}).encode()
+        assert (await client.call(18, body=body)).code == ResponseCode.SUCCESS
+        groups = json.dumps({"groupConfigList": [{"groupName": f"G{number}"} for number in range(3)]}).encode()
+        assert (await client.call(225, body=groups)).code == ResponseCode.SUCCESS
+        for code, body in (
+            (18, b'{"topicConfigList":[{}]}'),
+            (18, b'{"topicConfigList":[{"topicName":"T","attributes":{"message.type":1}}]}'),
+            (225, b'{"groupConfigList":[1]}'),
+        ):
+            assert (await client.call(code, body=body)).code == ResponseCode.INVALID_PARAMETER
+
+        listed = await client.call(21)
+        table = json.loads(listed.body)["topicConfigTable"]
+        types = {name: table[name]["attributes"]["message.type"] for name in ("T0", "T1", "T2")}
+        assert types == {"T0": "FIFO", "T1": "DELAY", "T2": "MIXED"}
+        assert listed.fields == {"totalTopicNum": str(len(table))}
+        pages = [await client.call(201, {"groupSeq": number, "maxGroupNum": 2}) for number in (0, 2, 4)]
+        found = [list(json.loads(page.body)["subscriptionGroupTable"]) for page in pages]
+        assert found == [["G0", "G1"], ["G2"], []]
+        assert {page.fields["totalGroupNum"] for page in pages} == {"3"}
+
+    serve(test)
+
+
+def test_figures_of_queues_groups_and_topics(serve: Serve) -> None:
+    async def test(broker: RunningBroker, client: RemotingClient) -> None:
+        broker.topic("T", queues=2)
+        await client.heartbeat("G", "T", "quiet", expression="A", producers=("P",))
+        sent = [await client.send("T", b"x" * size, 1, TAGS="A") for size in (1, 2, 3)]
+        await until(lambda: broker.store.messages.maximum(QueueId("T", 1)) == 3, "all is visible")
+        await client.call(15, {"consumerGroup": "G", "topic": "T", "queueId": 1, "commitOffset": 1})
+
+        entries = json.loads((await client.call(321, {
+            "topic": "T", "queueId": 1, "index": 1, "count": 5, "consumerGroup": "G",
+        })).body)  # fmt: skip
+        assert (entries["minQueueIndex"], entries["maxQueueIndex"]) == (0, 3)
+        offsets = [int(each.fields["msgId"][-16:], 16) for each in sent]
+        assert [each["physicOffset"] for each in entries["queueData"]] == offsets[1:]
+        assert {each["tagsCode"] for each in entries["queueData"]} == {ord("A")}
+        assert entries["subscriptionData"]["subString"] == "A"
+        assert (await client.call(321, {"topic": "T", "queueId": 9, "index": 0, "count": 1})).code
+
+        [span] = json.loads((await client.call(303, {"topic": "T", "group": "G"})).body)["consumeTimeSpanSet"]
+        assert span["messageQueue"]["queueId"] == 1
+        times = span["minTimeStamp"], span["consumeTimeStamp"], span["maxTimeStamp"]
+        assert 0 < times[0] <= times[1] <= times[2]
+        assert span["delayTime"] >= 0
+
+        assert json.loads((await client.call(300, {"topic": "quiet"})).body) == {"groupList": ["G"]}
+        assert json.loads((await client.call(343, {"group": "G"})).body) == {"topicList": ["T"]}
+        known = json.loads((await client.call(345, {"group": "G", "topic": "T"})).body)
+        assert known["subscriptionData"]["subString"] == "A"
+        assert (await client.call(345, {"group": "none", "topic": "T"})).code == ResponseCode.CONSUMER_NOT_ONLINE
+        [producer] = json.loads((await client.call(328)).body)["data"]["P"]
+        assert (producer["clientId"], producer["language"]) == ("c1", "JAVA")
+
+        whole = (await client.call(317, {"isOrder": "false"})).body
+        assert table_of(whole)["T", 1]["consumerOffset"] == 1
+        assert b'"totalDiff":2,"totalInflightDiff":0,' in whole
+        assert b'"consumeStatsList":[]' in (await client.call(317, {"isOrder": "true"})).body
+        assert set(table_of((await client.call(208, {"consumerGroup": "G", "topicList": "T;none"})).body)) == {("T", 1)}
+
+    serve(test)
+
+
+def test_statistics_of_the_broker(serve: Serve) -> None:
+    async def test(broker: RunningBroker, client: RemotingClient) -> None:
+        broker.topic("T", queues=1)
+
+        async def stats(name: str, key: str, part: str = "statsMinute") -> tuple[int, float]:
+            found = json.loads((await client.call(315, {"statsName": name, "statsKey": key})).body)[part]
+            return found["sum"], found["tps"]
+
+        statistics = broker.broker._remoting._statistics
+        assert (await client.call(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"})).code
+        for _ in range(30):
+            await client.send("T")
+        await client.pull("T", 0)
+        for _ in range(6):
+            broker.clock.push(10)
+            statistics.sample()
+        assert (await stats("TOPIC_PUT_NUMS", "T"))[0] == 30
+        count, rate = await stats("BROKER_PUT_NUMS", "DefaultCluster")
+        assert (count, round(rate, 1)) == (30, 0.5)
+        assert (await stats("TOPIC_PUT_SIZE", "T"))[0] > 30 * 90
+        assert (await stats("GROUP_GET_NUMS", "T@G"))[0] == 30
+        for _ in range(7):
+            broker.clock.push(10)
+            statistics.sample()
+        assert (await stats("TOPIC_PUT_NUMS", "T"))[0] == 0
+        assert (await stats("TOPIC_PUT_NUMS", "T", "statsHour"))[0] == 30
+        assert (await stats("TOPIC_PUT_NUMS", "T", "statsDay"))[0] == 30
+
+        table = json.loads((await client.call(28)).body)["table"]
+        assert all(isinstance(value, str) for value in table.values())
+        assert table["msgPutTotalTodayNow"] == table["putMessageTimesTotal"] == "30"
+        assert [len(table[name].split()) for name in ("putTps", "getTransferedTps", "getTransferredTps")] == [3, 3, 3]
+        assert float(table["commitLogDiskRatio"]) < 1
+        lines = (await client.call(26)).body.decode().splitlines()
+        assert "brokerClusterName=DefaultCluster" in lines
+        assert "autoCreateTopicEnable=true" in lines
+        assert (await client.call(25, body=b"maxMessageSize=1")).code == ResponseCode.NO_PERMISSION
+
+    serve(test)
+
+
+def test_a_reset_is_told_to_the_client_that_owns_the_queue(serve: Serve) -> None:
+    async def test(broker: RunningBroker, client: RemotingClient) -> None:
+        broker.topic("T", queues=2)
+        await client.heartbeat("G", "T")
+        for _ in range(4):
+            await client.send("T", b"x", 1)
+        await until(lambda: broker.store.messages.maximum(QueueId("T", 1)) == 4, "all is visible")
+        place = {"consumerGroup": "G", "topic": "T", "queueId": 1}
+        await client.call(15, {**place, "commitOffset": 4})
+        waiting = client.begin(11, pull_fields("T", 4, 1, flags=6, wait_ms=20_000))
+        reset = {"topic": "T", "group": "G", "timestamp": 0, "isForce": "true"}
+        answer = await client.call(222, reset)
+        assert answer.body.count(b'"queueId"') == 2
+        assert answer.body.endswith(b'"queueId":1,"topic":"T"}:0}}')
+        # the client counts from where it was until it pulls again
+        assert (await client.call(15, {**place, "commitOffset": 4})).code == ResponseCode.SUCCESS
+        assert (await client.call(14, place)).fields["offset"] == "0"
+        await client.send("T", b"x", 1)
+        moved = await waiting
+        assert (moved.code, moved.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
+        assert (await client.pull("T", 0, 1)).code == ResponseCode.SUCCESS
+        await client.call(15, {**place, "commitOffset": 3})
+        assert (await client.call(14, place)).fields["offset"] == "3"
+
+        one = {**reset, "queueId": 1, "offset": 2}
+        assert b":2}}" in (await client.call(222, one)).body
+        moved = await client.pull("T", 3, 1, flags=5, commit=3)
+        assert (moved.code, moved.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "2")
+        assert (await client.call(14, place)).fields["offset"] == "2"
+        assert b":5}" in (await client.call(222, {**reset, "timestamp": -1})).body
+        for wrong, code in (({"topic": "none"}, 17), ({"group": "none"}, 26), ({"queueId": 7}, 29)):
+            assert (await client.call(222, {**reset, **wrong})).code == code
+        pulls = broker.broker._remoting._pulls
+        assert pulls._resets
+        await client.call(35, {"clientID": "c1", "consumerGroup": "G"})
+        pulls.sweep()
+        assert not pulls._resets
+        await client.call(222, reset)
+        assert not pulls._resets
+
+    serve(test)
+
+
 def test_operators_need_rights(serve: Serve) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         broker.topic("mine")
@@ -153,7 +308,13 @@ def test_operators_need_rights(serve: Serve) -> None:
         assert (await client.call(200, body=group)).code == ResponseCode.SUCCESS
         for code, fields, body in (
             (17, TOPIC, b""), (215, {"topic": "mine"}, b""), (200, {}, group), (207, {"groupName": "G"}, b""),
-            (208, {"consumerGroup": "G"}, b""), (202, {"topic": "other"}, b""),
+            (208, {"consumerGroup": "G"}, b""), (202, {"topic": "other"}, b""), (21, {}, b""), (201, {}, b""),
+            (18, {}, b'{"topicConfigList":[{"topicName":"T"}]}'), (225, {}, b'{"groupConfigList":[{"groupName":"H"}]}'),
+            (317, {"isOrder": "false"}, b""), (303, {"topic": "mine", "group": "G"}, b""), (343, {"group": "G"}, b""),
+            (321, {"topic": "other", "queueId": 0, "index": 0, "count": 1}, b""), (328, {}, b""), (28, {}, b""),
+            (345, {"group": "G", "topic": "mine"}, b""), (26, {}, b""),
+            (315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "mine"}, b""), (205, {"brokerName": "b"}, b""),
+            (222, {"topic": "mine", "group": "G", "timestamp": 0}, b""), (319, {}, b""),
         ):  # fmt: skip
             assert (await client.call(code, fields, body)).code == ResponseCode.NO_PERMISSION, code
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from quarry_mq.protocol.remoting.frames import write_command
 from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import Group, Permission, TopicType
 from quarry_mq.store.record import StoredMessage, parse_offset_message_id
+from tests.cluster.test_routes import Seen
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, message
 from tests.conformance.secured import SECRET, SECURED, add_user
@@ -515,6 +517,69 @@ def test_the_name_servers_role(serve: Serve) -> None:
         assert cluster["brokerAddrTable"][name]["brokerAddrs"] == {"0": address}
         assert "DefaultCluster" in json.loads((await names.call(304)).body)["topicList"]
         await names.close()
+
+    serve(test)
+
+
+def test_all_members_of_a_cluster_are_in_its_routes(serve: Serve) -> None:
+    async def test(broker: RunningBroker, client: RemotingClient) -> None:
+        broker.topic("T", queues=3)
+        own = broker.broker._settings.broker.name
+        seen = Seen(own, "other", "secure-only")
+        seen.add(replace(seen.of("secure-only"), address=None, tls_address="s:1"))
+        broker.broker._remoting._names._members = seen.members
+
+        async def permissions() -> dict[str, int]:
+            route = json.loads((await client.call(105, {"topic": "T"})).body)
+            addresses = {each["brokerName"]: each["brokerAddrs"]["0"] for each in route["brokerDatas"]}
+            assert addresses == {name: f"{name}:8081" for name in addresses}
+            return {each["brokerName"]: each["perm"] for each in route["queueDatas"]}
+
+        assert await permissions() == {own: 6, "other": 6}
+        assert (await client.call(205, {"brokerName": "other"})).fields == {"wipeTopicCount": "1"}
+        assert await permissions() == {own: 6, "other": 4}
+        assert (await client.call(327, {"brokerName": "other"})).fields == {"addTopicCount": "1"}
+        assert (await client.call(205, {"brokerName": own})).code == ResponseCode.SUCCESS
+        assert await permissions() == {own: 4, "other": 6}
+        assert (await client.call(205, {"brokerName": "nobody"})).code == ResponseCode.INVALID_PARAMETER
+        cluster = json.loads((await client.call(106)).body)
+        assert cluster["clusterAddrTable"] == {"DefaultCluster": sorted([own, "other"])}
+        seen.clock.advance(60)
+        assert await permissions() == {own: 4}
+
+    serve(test)
+
+
+def test_settings_of_a_name_server_are_not_kept(serve: Serve) -> None:
+    async def test(_broker: RunningBroker, client: RemotingClient) -> None:
+        item = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "b:8"}
+        assert (await client.call(100, item)).code == ResponseCode.NO_PERMISSION
+        assert (await client.call(101, item)).code == ResponseCode.QUERY_NOT_FOUND
+        assert (await client.call(102, item)).code == ResponseCode.SUCCESS
+        assert (await client.call(219, item)).code == ResponseCode.QUERY_NOT_FOUND
+        assert (await client.call(318, body=b"a=b")).code == ResponseCode.NO_PERMISSION
+        assert (await client.call(319)).code == ResponseCode.SUCCESS
+        assert (await client.call(205, {"brokerName": "b"})).code == ResponseCode.NO_PERMISSION
+
+    serve(test)
+
+
+def test_a_message_that_waits_for_its_time_is_recalled(serve: Serve) -> None:
+    async def test(broker: RunningBroker, client: RemotingClient) -> None:
+        broker.topic("T", queues=1)
+        sent = await client.send("T", b"recalled", TIMER_DELAY_SEC="2", UNIQ_KEY="K1")
+        kept = await client.send("T", b"kept", TIMER_DELAY_SEC="2", UNIQ_KEY="K2")
+        fields = {"topic": "T", "recallHandle": sent.fields["recallHandle"], "producerGroup": "P"}
+        recalled = await client.call(370, fields)
+        assert (recalled.code, recalled.fields) == (ResponseCode.SUCCESS, {"msgId": "K1"})
+        for wrong in (fields, {**fields, "recallHandle": "no"}, {**fields, "recallHandle": kept.fields["msgId"]}):
+            assert (await client.call(370, wrong)).code == ResponseCode.ILLEGAL_OPERATION
+        assert (await client.call(370, {**fields, "topic": "none"})).code == ResponseCode.TOPIC_NOT_EXIST
+        broker.pass_time(3)
+        await until(lambda: broker.store.messages.maximum(QueueId("T", 0)) == 1, "one is delivered")
+        assert [bytes(each.body) for each in await found_in(client, "T")] == [b"kept"]
+        assert (await client.call(370, {**fields, "recallHandle": kept.fields["recallHandle"]})).code == 604
+        assert "recallHandle" not in (await client.send("T", b"x", DELAY="1")).fields
 
     serve(test)
 
