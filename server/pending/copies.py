@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from quarry_mq.protocol.messages.property_names import (
-    DELAY_LEVEL,
     DELIVER_AT_MS,
     DEQUEUED_MS,
     LIGHT_QUEUE_OFFSETS,
@@ -51,9 +50,7 @@ def delivered(record: StoredMessage, *, store_host: Host, now_ms: int) -> Messag
     Raises NotWaiting if the record names no topic.
     """
     copy = _copy(record, store_host)
-    # a consumer that sends the message on, or back, must not delay it again by what its sender wanted
-    properties = {name: value for name, value in copy.properties.items() if name != DELAY_LEVEL}
-    return copy._replace(properties={**properties, DEQUEUED_MS: str(now_ms)})
+    return copy._replace(properties={**copy.properties, DEQUEUED_MS: str(now_ms)})
 
 
 def _copy(record: StoredMessage, store_host: Host) -> Message:

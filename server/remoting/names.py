@@ -15,6 +15,7 @@ from quarry_mq.protocol.names import RETRY_PREFIX, is_system_topic, reply_topic_
 from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.cluster.membership import Members, MemberState
+from quarry_mq.server.errors import NoSuchMember
 from quarry_mq.server.front.remoting import Handler, RemotingCall
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.remoting.bodies import INHERIT, RoutedBroker, cluster_info, default_topic, topic_route
@@ -72,6 +73,7 @@ class NameService:
             RequestCode.GET_ALL_TOPICS_FROM_NAME_SERVER: handler(self._list_topics),
             RequestCode.GET_TOPICS_BY_CLUSTER: handler(self._list_topics_of_cluster),
             RequestCode.GET_SYSTEM_TOPICS_FROM_NAME_SERVER: handler(self._list_system_topics),
+            RequestCode.GET_SYSTEM_TOPICS_FROM_BROKER: handler(self._list_system_topics),
             RequestCode.DELETE_TOPIC_IN_NAME_SERVER: handler(self._nothing_to_do),
             RequestCode.WIPE_WRITE_PERMISSION_OF_BROKER: handler(self._wipe_write_permission),
             RequestCode.ADD_WRITE_PERMISSION_OF_BROKER: handler(self._add_write_permission),
@@ -184,9 +186,12 @@ class NameService:
         """Let a member take no new messages, or take them again, as `quarry cluster drain` and `activate` do."""
         name = text_of(call.fields, "brokerName")
         self._edge.require(call, (Access(ResourceKind.CLUSTER, self._settings.broker.cluster, Action.UPDATE),))
-        if self._members is None:
+        if self._members is not None:
+            self._members.set_state(name, state)
+        elif name != self._settings.broker.name:
+            raise NoSuchMember(f"no broker {name[:80]!r}")
+        elif state is not MemberState.ACTIVE:
             raise Forbidden("this broker is in no cluster: no other broker would take the messages")
-        self._members.set_state(name, state)
         topics = sum(not each.is_system for each in self._topics.list())
         call.answer(fields={count: str(topics)})
 
@@ -198,7 +203,7 @@ class NameService:
 
     def _config(self, call: RemotingCall) -> None:
         self._edge.require(call, (Access(ResourceKind.CLUSTER, self._settings.broker.cluster, Action.GET),))
-        call.answer(body=b"")
+        call.answer(body=f"listenPort={Address.parse(call.connection.local).port}\n".encode())
 
     def _visible(self, call: RemotingCall) -> Iterator[Topic]:
         """Yield the topics, without the broker's own."""

@@ -186,7 +186,7 @@ class RemotingStatistics:
             "commitLogMinOffset": str(store.expiry.minimum),
             "consumeQueueDiskRatio": f"{share:.4f}",
             "dispatchBehindBytes": str(sources.dispatch_lag_bytes),
-            "earliestMessageTimeStamp": str(sources.background.waiting.oldest_stored_ms or -1),
+            "earliestMessageTimeStamp": str(sources.background.waiting.oldest_stored_ms or self._clock.wall_ms()),
             "putMessageAverageSize": str(traffic.bytes_sent / sent if sent else 0.0),
             "putMessageSizeTotal": str(traffic.bytes_sent),
             "putMessageTimesTotal": str(sent),

@@ -394,7 +394,7 @@ def test_what_is_sent_back_comes_again_later_and_at_last_to_the_dead_letters(ser
         assert (bytes(second.body), second.reconsume_times) == (b"again", 1)
         assert (properties["RETRY_TOPIC"], properties["UNIQ_KEY"], properties["KEYS"]) == ("T", "U", "k")
         assert len(properties["ORIGIN_MESSAGE_ID"]) == 32
-        assert DELAY_LEVEL not in properties
+        assert properties[DELAY_LEVEL] == "1"
         assert await send_back(client, second, 0, maxReconsumeTimes=1) == ResponseCode.SUCCESS
         [dead] = await found_in(client, "%DLQ%G")
         assert (bytes(dead.body), dead.properties["RETRY_TOPIC"], dead.properties["KEYS"]) == (b"again", "T", "k")
@@ -426,13 +426,13 @@ def test_a_delay_level_and_a_time_are_waited_for(serve: Serve) -> None:
         await client.send("T", b"now", TIMER_DELIVER_MS="1")
         [now] = await found_in(client, "T")
         assert bytes(now.body) == b"now"
-        for seconds, body in ((3.1, b"3s"), (2, b"5s")):
+        for seconds, body, level in ((3.1, b"3s", None), (2, b"5s", "2")):
             broker.pass_time(seconds)
             offset = broker.store.messages.maximum(QueueId("T", 0))
             answer = await client.pull("T", offset, flags=6, wait_ms=20_000)
             [found] = records_in(answer.body)
             assert bytes(found.body) == body
-            assert DELAY_LEVEL not in found.properties
+            assert found.properties.get(DELAY_LEVEL) == level
 
     serve(test)
 
@@ -551,15 +551,19 @@ def test_all_members_of_a_cluster_are_in_its_routes(serve: Serve) -> None:
 
 
 def test_settings_of_a_name_server_are_not_kept(serve: Serve) -> None:
-    async def test(_broker: RunningBroker, client: RemotingClient) -> None:
+    async def test(broker: RunningBroker, client: RemotingClient) -> None:
         item = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "b:8"}
         assert (await client.call(100, item)).code == ResponseCode.NO_PERMISSION
         assert (await client.call(101, item)).code == ResponseCode.QUERY_NOT_FOUND
         assert (await client.call(102, item)).code == ResponseCode.SUCCESS
         assert (await client.call(219, item)).code == ResponseCode.QUERY_NOT_FOUND
         assert (await client.call(318, body=b"a=b")).code == ResponseCode.NO_PERMISSION
-        assert (await client.call(319)).code == ResponseCode.SUCCESS
-        assert (await client.call(205, {"brokerName": "b"})).code == ResponseCode.NO_PERMISSION
+        assert (await client.call(319)).body.startswith(b"listenPort=")
+        own = {"brokerName": broker.broker._settings.broker.name}
+        assert (await client.call(205, own)).code == ResponseCode.NO_PERMISSION
+        assert (await client.call(327, own)).fields == {"addTopicCount": "0"}
+        assert (await client.call(327, {"brokerName": "b"})).code == ResponseCode.INVALID_PARAMETER
+        assert (await client.call(305)).body == (await client.call(304)).body
 
     serve(test)
 
