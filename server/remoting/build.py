@@ -27,6 +27,7 @@ from quarry_mq.server.remoting.sends import RemotingSends
 from quarry_mq.server.remoting.sessions import QueueLocks, RemotingSessions
 from quarry_mq.server.remoting.statistics import RemotingStatistics
 from quarry_mq.server.remoting.transactions import RemotingTransactions
+from quarry_mq.server.remoting.users import RemotingUsers
 from quarry_mq.server.security.gate import Gate
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import OFF, is_loopback
@@ -98,6 +99,7 @@ class Remoting:
             **self._statistics.handlers(),
             **RemotingLookups(edge, store.messages, sources.maintenance.key_index).handlers(),
             **RemotingRelays(edge, self.sessions, store.messages, sends, settings).handlers(),
+            **RemotingUsers(edge, store.users, store.policies, clock).handlers(),
             **RemotingTransactions(edge, sends.transactions, store.messages, sends.metrics.traffic).handlers(),
         }
         shared = front.resources if isinstance(front, H2Front) else FrontResources(front_limits(settings))

@@ -71,6 +71,11 @@ class RemotingEdge:
         self._identity: Identity | None = None
         self._running: set[asyncio.Task[None]] = set()
 
+    @property
+    def has_users(self) -> bool:
+        """Return whether callers have to prove who they are."""
+        return self._gate is not None
+
     def handler(self, serve: Callable[[RemotingCall], None]) -> Handler:
         """Return a handler that lets the caller in, serves the call, and answers every error."""
 

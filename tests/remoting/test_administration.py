@@ -13,11 +13,12 @@ from quarry_mq.protocol.proto.quarry.admin.v1.clients_pb2_grpc import ClientServ
 from quarry_mq.protocol.remoting.codes import ResponseCode
 from quarry_mq.store.message import QueueId
 from quarry_mq.store.metadata import TopicType
+from quarry_mq.store.security.model import UserKind
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client
 from tests.conformance.secured import SECRET, SECURED, add_user
 from tests.remoting.client import RemotingClient, pull_fields
-from tests.remoting.conftest import Serve
+from tests.remoting.conftest import Serve, address_of
 
 TOPIC: dict[str, object] = {
     "topic": "T", "defaultTopic": "TBW102", "readQueueNums": 3, "writeQueueNums": 3, "perm": 6,
@@ -319,3 +320,71 @@ def test_operators_need_rights(serve: Serve) -> None:
             assert (await client.call(code, fields, body)).code == ResponseCode.NO_PERMISSION, code
 
     serve(test, security=SECURED)
+
+
+def test_super_users_change_users_and_rules(serve: Serve) -> None:
+    async def test(broker: RunningBroker, client: RemotingClient) -> None:
+        broker.topic("T")
+        add_user(broker, "root", kind=UserKind.SUPER)
+        add_user(broker, "alice", "cluster:* update get")
+        client.user = ("root", SECRET)
+        password = {"username": "bob", "password": "secret-of-bob", "userType": "Normal"}
+        assert (await client.call(3001, {"username": "bob"}, json.dumps(password).encode())).code == 0
+        told = json.loads((await client.call(3004, {"username": "bob"})).body)
+        assert told == {"username": "bob", "userType": "Normal", "userStatus": "enable"}
+        entry = {"resource": "Topic:T", "actions": ["Pub", "Get"], "decision": "Allow", "sourceIps": ["127.0.0.1"]}
+        rules = json.dumps({"subject": "User:bob", "policies": [{"entries": [entry]}]}).encode()
+        assert (await client.call(3006, {"subject": "User:bob"}, rules)).code == 0
+        [policy] = json.loads((await client.call(3009, {"subject": "User:bob"})).body)["policies"]
+        assert policy["entries"] == [{**entry, "sourceIps": ["127.0.0.1/32"]}]
+        everything = json.dumps({"policies": [{"entries": [{"resource": "Group:G*", "actions": ["All"]}]}]}).encode()
+        assert (await client.call(3007, {"subject": "User:bob"}, everything)).code == 0
+
+        bob = await RemotingClient.connect(address_of(broker))
+        bob.user = ("bob", "secret-of-bob")
+        assert (await bob.send("T")).code == ResponseCode.SUCCESS
+        assert (await bob.call(3005)).code == ResponseCode.NO_PERMISSION
+        changed = json.dumps({"password": "another-secret"}).encode()
+        for _ in range(4):
+            assert (await client.call(3002, {"username": "bob"}, changed)).code == 0
+        assert (await bob.send("T")).code == ResponseCode.NO_PERMISSION
+        bob.user = ("bob", "another-secret")
+        assert (await bob.send("T")).code == ResponseCode.SUCCESS
+        listed = json.loads((await client.call(3005, {"filter": "o"})).body)
+        assert [each["username"] for each in listed] == ["bob", "root"]
+        rows = json.loads((await client.call(3010, {"subjectFilter": "bob", "resourceFilter": "Group:G"})).body)
+        assert [each["subject"] for each in rows] == ["User:bob"]
+        assert (await client.call(3008, {"subject": "User:bob", "resource": "Topic:T"})).code == 0
+        assert (await bob.send("T")).code == ResponseCode.NO_PERMISSION
+        assert (await client.call(3008, {"subject": "User:bob"})).code == 0
+        assert (await client.call(3009, {"subject": "User:bob"})).code == ResponseCode.POLICY_NOT_EXIST
+        disabled = json.dumps({"userStatus": "disable"}).encode()
+        assert (await client.call(3002, {"username": "bob"}, disabled)).code == 0
+        assert (await bob.call(105, {"topic": "T"})).code == ResponseCode.NO_PERMISSION
+        for _ in range(2):
+            assert (await client.call(3003, {"username": "bob"})).code == 0
+        assert (await client.call(3004, {"username": "bob"})).code == ResponseCode.USER_NOT_EXIST
+        for code, fields, body in (
+            (3001, {"username": "carol"}, b'{"userType":"Normal"}'),
+            (3001, {"username": "carol"}, b'{"password":"long-enough","userType":"King"}'),
+            (3006, {"subject": "Role:carol"}, rules),
+            (3006, {"subject": "User:alice"}, b'{"policies":[{"entries":[{"resource":"Queue:T"}]}]}'),
+            (3006, {"subject": "User:alice"}, b'{"policies":[{"entries":[{"resource":"Topic:T","actions":"Pub"}]}]}'),
+        ):
+            assert (await client.call(code, fields, body)).code == ResponseCode.INVALID_PARAMETER, body
+        client.user = ("alice", SECRET)
+        for code in range(3001, 3011):
+            fields = {"username": "root", "subject": "User:root"}
+            assert (await client.call(code, fields, rules)).code == ResponseCode.NO_PERMISSION, code
+        await bob.close()
+
+    serve(test, security=SECURED)
+
+
+def test_nobody_makes_users_where_none_are_asked_for(serve: Serve) -> None:
+    async def test(broker: RunningBroker, client: RemotingClient) -> None:
+        body = b'{"password":"secret-of-bob","userType":"Super"}'
+        assert (await client.call(3001, {"username": "bob"}, body)).code == ResponseCode.NO_PERMISSION
+        assert broker.store.users.is_empty
+
+    serve(test)

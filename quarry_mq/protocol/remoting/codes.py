@@ -86,6 +86,16 @@ class RequestCode(IntEnum):
     GET_GROUP_CONFIG = 352
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
+    CREATE_USER = 3001
+    UPDATE_USER = 3002
+    DELETE_USER = 3003
+    GET_USER = 3004
+    LIST_USERS = 3005
+    CREATE_RULES = 3006
+    UPDATE_RULES = 3007
+    DELETE_RULES = 3008
+    GET_RULES = 3009
+    LIST_RULES = 3010
 
 
 class ResponseCode(IntEnum):
@@ -112,6 +122,8 @@ class ResponseCode(IntEnum):
     CONSUME_MESSAGE_TIMEOUT = 207
     FLOW_CONTROL = 215
     ILLEGAL_OPERATION = 604
+    USER_NOT_EXIST = 3001
+    POLICY_NOT_EXIST = 3002
 
 
 _NAMES = {each.value: each.name for each in RequestCode}
