@@ -44,7 +44,9 @@ SUSPEND: Final = 2
 HAS_SUBSCRIPTION: Final = 4
 CLASS_FILTER: Final = 8
 
-BATCH_SIZE_MAX: Final = 1_024
+BATCH_SIZE_MAX: Final = 32
+"""Most messages in the answer to a pull, as in RocketMQ: its clients count on it."""
+
 SUSPEND_MAX_S: Final = 30.0
 """Most seconds that a pull waits. Clients ask for 15 or 20 and give up 10 s later."""
 

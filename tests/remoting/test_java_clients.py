@@ -20,7 +20,8 @@ HERE: Final = Path(__file__).parent
 VERSIONS: Final = ("4.9.8", "5.5.0")
 SCENARIOS: Final = (
     "sends", "batch", "push", "tags", "sql", "retry", "dead-letter", "order", "broadcast", "lite-pull", "pull",
-    "rebalance", "delay", "transaction", "large", "query",
+    "rebalance", "delay", "transaction", "large", "query", "request",
+    "operators",
 )  # fmt: skip
 TIMEOUT_S: Final = 180
 
@@ -51,15 +52,20 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     broker.close()
 
 
+def remoting_classes(version: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The class path of the client and the tools of one version, with the scenarios that are compiled with it."""
+    project = tmp_path_factory.mktemp("java") / version
+    shutil.copytree(HERE / "java", project)
+    pom = project / "pom.xml"
+    signing = SIGNING if version.startswith("4") else ""
+    pom.write_text(pom.read_text().replace("ACL", signing).replace("VERSION", version))
+    return java_classes(f"remoting-{version}", project)
+
+
 @pytest.fixture(scope="module", params=VERSIONS)
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """The version of the client, and the class path of the scenarios that are compiled with it."""
-    project = tmp_path_factory.mktemp("java") / request.param
-    shutil.copytree(HERE / "java", project)
-    pom = project / "pom.xml"
-    signing = SIGNING if request.param.startswith("4") else ""
-    pom.write_text(pom.read_text().replace("ACL", signing).replace("VERSION", request.param))
-    return request.param, java_classes(f"remoting-{request.param}", project)
+    return request.param, remoting_classes(request.param, tmp_path_factory)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

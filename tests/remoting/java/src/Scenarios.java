@@ -81,6 +81,8 @@ public final class Scenarios {
             case "transaction": transaction(); break;
             case "large": large(); break;
             case "query": query(); break;
+            case "request": request(); break;
+            case "operators": operators(); break;
             default: throw new IllegalArgumentException(arguments[2]);
         }
     }
@@ -583,6 +585,94 @@ public final class Scenarios {
         check(producer.minOffset(queue) == 0 && producer.maxOffset(queue) >= 1, "offsets");
         check(producer.searchOffset(queue, 0) == 0, "offset for a time");
         check(producer.earliestMsgStoreTime(queue) > now - 60_000, "time of the first message");
+        producer.shutdown();
+    }
+
+    private static void request() throws Exception {
+        DefaultMQProducer replying = new DefaultMQProducer("R-" + topic, hook);
+        replying.setNamesrvAddr(names);
+        replying.setInstanceName("replying");
+        replying.start();
+        replying.send(message("makes the topic"));
+        DefaultMQProducer asking = producer();
+        DefaultMQPushConsumer consumer = consumer("G-" + topic);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (found, context) -> {
+            for (MessageExt each : found) {
+                if (each.getProperty("CORRELATION_ID") == null) {
+                    continue;
+                }
+                try {
+                    byte[] answer = ("answer to " + text(each)).getBytes(StandardCharsets.UTF_8);
+                    SendResult sent = replying.send(org.apache.rocketmq.client.utils.MessageUtil.createReplyMessage(each, answer), 3000);
+                    check(sent.getSendStatus() == SendStatus.SEND_OK, sent.toString());
+                } catch (Exception failure) {
+                    failure.printStackTrace();
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        for (int at = 0; at < 20; at++) {
+            Message reply = asking.request(message("question " + at), 20_000);
+            String body = new String(reply.getBody(), StandardCharsets.UTF_8);
+            check(body.equals("answer to question " + at), body);
+        }
+        consumer.shutdown();
+        try {
+            asking.request(message("nobody answers"), 1_500);
+            throw new AssertionError("an answer from nobody");
+        } catch (org.apache.rocketmq.client.exception.RequestTimeoutException expected) {
+            check(expected.getMessage() != null, "a timeout");
+        }
+        asking.shutdown();
+        replying.shutdown();
+    }
+
+    private static void operators() throws Exception {
+        DefaultMQProducer producer = producer();
+        List<SendResult> sent = new ArrayList<>();
+        for (int at = 0; at < 8; at++) {
+            sent.add(producer.send(message("m" + at)));
+        }
+        String group = "G-" + topic;
+        AtomicInteger count = new AtomicInteger();
+        DefaultMQPushConsumer consumer = consumer(group);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (found, context) -> {
+            count.addAndGet(found.size());
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        until(() -> count.get() == 8, 30, "all consumed");
+        org.apache.rocketmq.tools.admin.DefaultMQAdminExt admin = new org.apache.rocketmq.tools.admin.DefaultMQAdminExt(hook, 10_000);
+        admin.setNamesrvAddr(names);
+        admin.setInstanceName("operators-" + topic);
+        admin.start();
+        var connections = admin.examineConsumerConnectionInfo(group).getConnectionSet();
+        check(connections.size() == 1, connections.toString());
+        String client = connections.iterator().next().getClientId();
+        var info = admin.getConsumerRunningInfo(group, client, true);
+        check(info.getSubscriptionSet().stream().anyMatch(each -> each.getTopic().equals(topic)), "subscriptions");
+        check(info.getJstack() != null && info.getJstack().contains("TID"), "stacks of threads");
+        var direct = admin.consumeMessageDirectly(group, client, topic, sent.get(0).getOffsetMsgId());
+        check("CR_SUCCESS".equals(direct.getConsumeResult().name()), direct.toString());
+        check(count.get() == 9, "consumed once more: " + count.get());
+        check(admin.queryTopicConsumeByWho(topic).getGroupList().contains(group), "who consumes");
+        var span = admin.queryConsumeTimeSpan(topic, group);
+        check(!span.isEmpty(), "times");
+        var reset = admin.resetOffsetByTimestamp(topic, group, 0, true);
+        check(reset.values().stream().allMatch(each -> each == 0L), reset.toString());
+        until(() -> count.get() >= 17, 60, "consumed again after a reset: " + count.get());
+        until(() -> {
+            try {
+                return admin.examineConsumeStats(group, topic).computeTotalDiff() == 0;
+            } catch (Exception failure) {
+                return false;
+            }
+        }, 30, "the progress is stored");
+        admin.shutdown();
+        consumer.shutdown();
         producer.shutdown();
     }
 }
