@@ -59,7 +59,9 @@ class Remoting:
         edge = RemotingEdge(components.edge.error_reporter, components.edge.limits_met, Pacing(clock), gate)
         self._directory = directory = Directory(store.topics, store.groups, settings)
         members = None if components.cluster is None else components.cluster.members
-        self._names = NameService(edge, directory, store.topics, members, settings)
+        self._names = NameService(
+            edge, directory, topics=store.topics, groups=store.groups, members=members, settings=settings
+        )
         self._sends = RemotingSends(
             edge,
             sends,

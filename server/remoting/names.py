@@ -7,11 +7,12 @@ list of name servers names this broker needs nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 import orjson
 
-from quarry_mq.protocol.names import RETRY_PREFIX, is_system_topic, reply_topic_name
+from quarry_mq.protocol.names import RETRY_PREFIX, is_system_topic, reply_topic_name, retry_topic_name
 from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.cluster.membership import Members, MemberState
@@ -25,7 +26,7 @@ from quarry_mq.server.rpc.access import join, publish, read
 from quarry_mq.server.security.credentials import Access
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.errors import Forbidden, Invalid
-from quarry_mq.store.metadata import READ_WRITE, Permission, Topic, TopicTable, TopicType, check_group_name
+from quarry_mq.store.metadata import READ_WRITE, GroupTable, Permission, Topic, TopicTable, TopicType, check_group_name
 from quarry_mq.store.metadata.topics import group_topic
 from quarry_mq.store.security.model import Action, ResourceKind
 
@@ -44,12 +45,15 @@ class NameService:
         self,
         edge: RemotingEdge,
         directory: Directory,
+        *,
         topics: TopicTable,
+        groups: GroupTable,
         members: Members | None,
         settings: BrokerSettings,
     ) -> None:
         """`members` are those of the cluster; None without one."""
         self._members = members
+        self._groups = groups
         self._edge = edge
         self._directory = directory
         self._topics = topics
@@ -156,7 +160,12 @@ class NameService:
         call.answer(body=cluster_info(self.brokers(call)))
 
     def _list_topics(self, call: RemotingCall) -> None:
-        call.answer(body=orjson.dumps({"topicList": [each.name for each in self._visible(call)]}))
+        """Answer with the topics, and with the retry topics of all groups: tools find the groups by these."""
+        names = dict.fromkeys(each.name for each in self._visible(call))
+        names.update(
+            dict.fromkeys(retry_topic_name(each.name) for each in islice(self._groups.list(), TOPICS_LISTED_MAX))
+        )
+        call.answer(body=orjson.dumps({"topicList": list(names)}))
 
     def _list_topics_of_cluster(self, call: RemotingCall) -> None:
         cluster = text_of(call.fields, "cluster")

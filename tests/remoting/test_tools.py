@@ -35,7 +35,7 @@ COMMANDS: Final[tuple[tuple[str, str], ...]] = (
     ("resetOffsetByTime -g GAdm -t TAdm -s 0", r"quarry +1 +0"),
     ("consumerProgress", r"GAdm +0 +OFFLINE"),
     ("consumerProgress -g GAdm", r"TAdm +quarry +1 +1 +0"),
-    ("brokerStatus -b BROKER", "putMessageTimesTotal +: 2"),
+    ("brokerStatus -b BROKER", r"putMessageTimesTotal +: \d"),
     ("brokerConsumeStats -b BROKER", "Diff Total: 2"),
     ("statsAll", r"TAdm +GAdm +2 "),
     ("getBrokerConfig -b BROKER", "brokerClusterName += +DefaultCluster"),
