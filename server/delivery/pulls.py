@@ -76,7 +76,7 @@ class Pulls:
         self._is_draining = False
 
     def configure(self, settings: BrokerSettings) -> None:
-        self._waiting_max = settings.delivery.waiting_polls_max
+        self._waiting_max = settings.delivery.waiting_pulls_max
         self._waiting_per_client_max = settings.limits.waiting_polls_per_client
 
     def __len__(self) -> int:

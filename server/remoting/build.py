@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -42,7 +43,7 @@ class Remoting:
     def __init__(self, settings: BrokerSettings, clock: Clock) -> None:
         self._settings = settings
         self.sessions: Final = RemotingSessions(
-            clock, topics_max=lambda: self._settings.limits.client_topics, notifies=lambda _group: True
+            clock, asyncio.get_running_loop(), topics_max=lambda: self._settings.limits.client_topics
         )
         self._locks = QueueLocks(clock)
         self._front: RemotingFront | None = None

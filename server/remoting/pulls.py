@@ -167,7 +167,8 @@ class RemotingPulls:
         try:
             waiting = self._pulls.pull(request, pulled, lambda: self._check_again(call))
         except OverLimit as error:
-            raise RemotingRefused(ResponseCode.FLOW_CONTROL, str(error)) from error
+            # a client that is told of flow control pulls again after 20 ms, else after 3 s
+            raise RemotingRefused(ResponseCode.SYSTEM_BUSY, str(error)) from error
         except OffsetOutOfRange:
             bounds = self._messages.bounds(queue)
             is_beyond = offset > bounds.maximum

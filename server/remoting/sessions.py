@@ -17,11 +17,15 @@ from typing import Final, NamedTuple
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.remoting.codes import RequestCode
 from quarry_mq.protocol.remoting.frames import Language
+from quarry_mq.server.delivery.model import Timers
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.front.remoting import RemotingConnection
 
 SILENT_S: Final = 120.0
 """Seconds without a heartbeat after which a client does not belong to its groups any more, as in RocketMQ."""
+
+NOTIFY_S: Final = 0.1
+"""Seconds after a change of a group's consumers until they are told of it, and of all changes meanwhile."""
 
 GROUPS_PER_CLIENT_MAX: Final = 4_096
 """Groups that one connection may register: an application with more uses several client instances."""
@@ -88,13 +92,13 @@ class ConsumerGroup:
 class RemotingSessions:
     """All groups with connected remoting clients. It lives on the event loop's thread."""
 
-    def __init__(self, clock: Clock, *, topics_max: Callable[[], int], notifies: Callable[[str], bool]) -> None:
-        """`topics_max` returns how many subscriptions all clients together may have; `notifies` says whether the
-        consumers of a group are told of each other.
-        """
+    def __init__(self, clock: Clock, timers: Timers, *, topics_max: Callable[[], int]) -> None:
+        """`topics_max` returns how many subscriptions all clients together may have."""
         self._clock = clock
+        self._timers = timers
         self._topics_max = topics_max
-        self._notifies = notifies
+        self._changed: set[str] = set()
+        """The groups whose consumers are about to be told of each other."""
         self._producers: dict[str, Members] = {}
         self._consumers: dict[str, ConsumerGroup] = {}
         self._groups_of: dict[RemotingConnection, set[tuple[bool, str]]] = {}
@@ -268,10 +272,18 @@ class RemotingSessions:
         return len(known.members) if known is not None and topic in known.heartbeat.subscriptions else 0
 
     def _notify(self, group: str, known: ConsumerGroup) -> None:
-        """Tell the consumers of a group to share the queues out again."""
-        if known.is_broadcasting or not self._notifies(group):
-            return
-        for connection in tuple(known.members):
+        """Tell the consumers of a group soon to share the queues out again.
+
+        If a thousand consumers start together, each is told a few times, and not once for each other one.
+        """
+        if not known.is_broadcasting and group not in self._changed:
+            self._changed.add(group)
+            self._timers.call_later(NOTIFY_S, lambda: self._tell(group))
+
+    def _tell(self, group: str) -> None:
+        self._changed.discard(group)
+        known = self._consumers.get(group)
+        for connection in () if known is None else tuple(known.members):
             connection.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
 

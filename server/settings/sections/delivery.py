@@ -97,6 +97,13 @@ class DeliverySection(Section):
         description="Receives that may wait at once; further ones are refused as too many requests.",
         json_schema_extra=LIVE,
     )
+    waiting_pulls_max: int = Field(
+        default=50_000,
+        ge=1,
+        description="Pulls that may wait at once; further ones are refused as too many requests. A consumer by "
+        "remoting pulls each of its queues. A waiting pull takes 4 KiB of memory.",
+        json_schema_extra=LIVE,
+    )
     batch_max: int = Field(
         default=32,
         ge=1,
