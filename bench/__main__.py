@@ -56,6 +56,7 @@ BENCHMARKS: Final = (
     "cluster_exchange",
     "lite_topics",
     "clients",
+    "remoting",
     "load_shapes",
     "wake_ups",
 )

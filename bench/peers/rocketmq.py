@@ -61,6 +61,7 @@ class RocketMQ:
         front, remoting, names, broker = _ports()
         self.endpoint = f"127.0.0.1:{front}"
         self._front, self._names = front, names
+        self.names = f"127.0.0.1:{names}"
         self._processes: list[subprocess.Popen[bytes]] = []
         configuration = directory / "conf"
         configuration.mkdir()

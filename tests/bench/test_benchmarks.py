@@ -57,6 +57,7 @@ NEED_JAVA = {
     "clients",
     "load_shapes",
     "many_queues",
+    "remoting",
     "rocketmq_store",
     "security_cost",
     "spark_jobs",
@@ -143,6 +144,19 @@ def test_the_official_client_is_run_against_quarry_and_rocketmq(run_bench: RunBe
         assert case["server_cpu_ratio"] > 0
         assert 0 < case["p50_ms"] <= case["p99_ms"]
         assert 0 < case["peer_p50_ms"] <= case["peer_p99_ms"]
+        assert case["errors"] == case["peer_errors"] == 0
+
+
+@pytest.mark.slow
+def test_the_remoting_client_is_run_against_quarry_and_rocketmq(run_bench: RunBench) -> None:
+    [line] = run_bench("remoting", "--tiny")
+    if "skipped" in line:
+        pytest.skip(line["skipped"])
+    assert [(case["mode"], case.get("body")) for case in line["cases"]] == [
+        ("send", 256), ("pipeline", 256), ("send", 1024), ("pipeline", 1024), ("pull", None),
+    ]  # fmt: skip
+    for case in line["cases"]:
+        assert case["server_cpu_ratio"] > 0
         assert case["errors"] == case["peer_errors"] == 0
 
 

@@ -5,11 +5,8 @@ import java.io.InputStreamReader;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
-import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
-import java.util.Locale;
 import java.util.Map;
 import java.util.Random;
 import java.util.concurrent.CompletableFuture;
@@ -34,7 +31,7 @@ import org.apache.rocketmq.client.apis.producer.Producer;
  * Load on the official Java client, against any number of servers in turns.
  *
  * <p>Reads one command per line ({@code mode=send endpoint=127.0.0.1:8081 topic=orders seconds=4 …}) and answers
- * each with one line of JSON. One process and one client per server live for the whole run, so that the just-in-time
+ * each with one line of JSON. With the word {@code remoting} the client is that of the remoting protocol. One process and one client per server live for the whole run, so that the just-in-time
  * compiler has seen everything once the caller has warmed it up, and favours no server.
  */
 public final class LoadGenerator {
@@ -47,6 +44,7 @@ public final class LoadGenerator {
 
     private final Map<String, Producer> producers = new HashMap<>();
     private final Map<String, SimpleConsumer> consumers = new HashMap<>();
+    private final RemotingLoad remoting = new RemotingLoad();
 
     public static void main(String[] arguments) throws Exception {
         LoadGenerator generator = new LoadGenerator();
@@ -57,7 +55,7 @@ public final class LoadGenerator {
             try {
                 answer = generator.run(command);
             } catch (Exception error) {
-                answer = "{\"error\":" + quoted(error.toString()) + "}";
+                answer = "{\"error\":" + Run.quoted(error.toString()) + "}";
             }
             System.out.println(answer);
             System.out.flush();
@@ -67,6 +65,9 @@ public final class LoadGenerator {
     }
 
     private String run(Command command) throws Exception {
+        if (command.has("remoting")) {
+            return remoting.run(command);
+        }
         return switch (command.text("mode")) {
             case "probe" -> probe(command);
             case "send" -> send(command);
@@ -90,7 +91,7 @@ public final class LoadGenerator {
         Producer producer = producer(command);
         byte[] body = body(command);
         Run run = new Run(command.seconds());
-        inThreads(command.number("threads"), () -> {
+        Run.inThreads(command.number("threads"), () -> {
             while (run.goesOn()) {
                 sendOnce(producer, message(command, body), run);
             }
@@ -136,7 +137,7 @@ public final class LoadGenerator {
         SimpleConsumer consumer = consumer(command);
         int batch = command.number("batch");
         Run run = new Run(command.seconds());
-        inThreads(command.number("threads"), () -> {
+        Run.inThreads(command.number("threads"), () -> {
             while (run.goesOn()) {
                 receiveOnce(consumer, batch, run);
             }
@@ -153,7 +154,7 @@ public final class LoadGenerator {
         int senders = command.number("threads");
         AtomicInteger started = new AtomicInteger();
         Run run = new Run(command.seconds());
-        inThreads(senders + command.number("receivers"), () -> {
+        Run.inThreads(senders + command.number("receivers"), () -> {
             boolean sends = started.getAndIncrement() < senders;
             while (run.goesOn()) {
                 if (sends) {
@@ -179,7 +180,7 @@ public final class LoadGenerator {
         Semaphore room = new Semaphore(STEADY_IN_FLIGHT_MAX);
         AtomicBoolean hasSender = new AtomicBoolean();
         Run run = new Run(command.seconds());
-        inThreads(1 + command.number("receivers"), () -> {
+        Run.inThreads(1 + command.number("receivers"), () -> {
             if (hasSender.compareAndSet(false, true)) {
                 atRate(rate, run, due -> {
                     room.acquire();
@@ -317,143 +318,5 @@ public final class LoadGenerator {
 
     private interface Due {
         void call(long due) throws InterruptedException;
-    }
-
-    private interface Work {
-        void run() throws InterruptedException;
-    }
-
-    private static void inThreads(int count, Work work) throws InterruptedException {
-        List<Thread> threads = new ArrayList<>();
-        for (int i = 0; i < count; i++) {
-            Thread thread = new Thread(() -> {
-                try {
-                    work.run();
-                } catch (InterruptedException ending) {
-                    Thread.currentThread().interrupt();
-                }
-            });
-            thread.start();
-            threads.add(thread);
-        }
-        for (Thread thread : threads) {
-            thread.join();
-        }
-    }
-
-    private static String quoted(String text) {
-        StringBuilder out = new StringBuilder("\"");
-        text.chars().forEach(c -> {
-            if (c == '"' || c == '\\') {
-                out.append('\\').append((char) c);
-            } else {
-                out.append(c < ' ' ? ' ' : (char) c);
-            }
-        });
-        return out.append('"').toString();
-    }
-
-    /** The words of one line. */
-    private static final class Command {
-        private final Map<String, String> words = new HashMap<>();
-
-        Command(String line) {
-            for (String word : line.trim().split(" ")) {
-                int at = word.indexOf('=');
-                words.put(word.substring(0, at), word.substring(at + 1));
-            }
-        }
-
-        String text(String name) {
-            String value = words.get(name);
-            if (value == null) {
-                throw new IllegalArgumentException("missing " + name);
-            }
-            return value;
-        }
-
-        boolean has(String name) {
-            return words.containsKey(name);
-        }
-
-        int number(String name) {
-            return Integer.parseInt(text(name));
-        }
-
-        double seconds() {
-            return Double.parseDouble(text("seconds"));
-        }
-    }
-
-    /** What happened within the time of one command, and what still ended after it. */
-    private static final class Run {
-        private final long start = System.nanoTime();
-        private final long end;
-        private long[] latencies = new long[1 << 16];
-        private int counted;
-        private long total;
-        private long last = start;
-        private long empty;
-        private long errors;
-        private String firstError = "";
-
-        Run(double seconds) {
-            end = start + (long) (seconds * 1e9);
-        }
-
-        boolean goesOn() {
-            return System.nanoTime() < end;
-        }
-
-        boolean hasBegunBy(long time) {
-            return time >= start;
-        }
-
-        synchronized void succeeded(long begin) {
-            long now = System.nanoTime();
-            total++;
-            if (now < end) {
-                if (counted == latencies.length) {
-                    latencies = Arrays.copyOf(latencies, 2 * counted);
-                }
-                latencies[counted++] = now - begin;
-                last = now;
-            }
-        }
-
-        synchronized void failed(Throwable error) {
-            if (errors++ == 0) {
-                firstError = error.toString();
-            }
-        }
-
-        synchronized void empty() {
-            empty++;
-        }
-
-        /** When there was nothing left to receive, the time ends with the last message. */
-        synchronized String answer() {
-            return answer(empty > 0 ? last : end);
-        }
-
-        /** Also when there was nothing to receive for a while. */
-        synchronized String answerOfAll() {
-            return answer(end);
-        }
-
-        private String answer(long until) {
-            double seconds = (until - start) / 1e9;
-            long[] sorted = Arrays.copyOf(latencies, counted);
-            Arrays.sort(sorted);
-            return String.format(Locale.ROOT,
-                "{\"messages\":%d,\"seconds\":%.4f,\"total\":%d,\"p50_ms\":%.3f,\"p99_ms\":%.3f,\"p999_ms\":%.3f,"
-                    + "\"empty_receives\":%d,\"errors\":%d,\"first_error\":%s}",
-                counted, seconds, total, percentile(sorted, 0.50), percentile(sorted, 0.99), percentile(sorted, 0.999),
-                empty, errors, quoted(firstError));
-        }
-
-        private static double percentile(long[] sorted, double share) {
-            return sorted.length == 0 ? 0 : sorted[(int) (share * (sorted.length - 1))] / 1e6;
-        }
     }
 }

@@ -1,0 +1,36 @@
+package quarry.bench;
+
+import java.util.HashMap;
+import java.util.Map;
+
+/** The words of one line. */
+final class Command {
+    private final Map<String, String> words = new HashMap<>();
+
+    Command(String line) {
+        for (String word : line.trim().split(" ")) {
+            int at = word.indexOf('=');
+            words.put(word.substring(0, at), word.substring(at + 1));
+        }
+    }
+
+    String text(String name) {
+        String value = words.get(name);
+        if (value == null) {
+            throw new IllegalArgumentException("missing " + name);
+        }
+        return value;
+    }
+
+    boolean has(String name) {
+        return words.containsKey(name);
+    }
+
+    int number(String name) {
+        return Integer.parseInt(text(name));
+    }
+
+    double seconds() {
+        return Double.parseDouble(text("seconds"));
+    }
+}
