@@ -47,7 +47,9 @@ def text_of(fields: Mapping[str, str], name: str) -> str:
 def integer_of(fields: Mapping[str, str], name: str, default: int | None = None, *, within: range = INT64) -> int:
     """Return an integer; a field without a default is required. Raises RemotingRefused (INVALID_PARAMETER)."""
     value = fields.get(name)
-    if value is None or not value:
+    if value and len(value) < 10 and value.isascii() and value.isdigit():  # within any range, and nearly every number
+        return int(value)
+    if not value:
         if default is None:
             raise invalid(f"the field {name} is missing")
         return default
