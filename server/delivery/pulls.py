@@ -175,6 +175,7 @@ class Pulls:
         found: list[StoredMessage] = []
         entries_left, bytes_left = ENTRIES_SCANNED_MAX, ANSWER_SIZE_MAX
         entry_cost = 1 + request.filter.length // LENGTH_PER_ENTRY
+        wants_all = request.filter.wants_all
         while entries_left > 0 and len(found) < request.batch_size:
             entries = self._source.entries(request.queue, offset, min(request.batch_size, entries_left))
             if not entries:
@@ -184,7 +185,8 @@ class Pulls:
                     return found, offset
                 if request.filter.may_match(entry.tags_code):
                     record = self._record(entry)
-                    if record is not None and request.filter.matches(record.properties):
+                    # properties are decoded when they are looked at
+                    if record is not None and (wants_all or request.filter.matches(record.properties)):
                         found.append(record)
                         bytes_left -= entry.size
                 offset = QueueOffset(entry.queue_offset + 1)
