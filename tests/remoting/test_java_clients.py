@@ -13,6 +13,7 @@ import pytest
 from quarry_mq.cli.demo import free_ports
 from tests.e2e.broker import DISK_OF_THE_TESTS, Broker, environment_of
 from tests.e2e.languages import java_classes
+from tests.e2e.members import ClusterOfBrokers, reachable
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -21,6 +22,10 @@ VERSIONS: Final = ("4.9.8", "5.5.0")
 SCENARIOS: Final = (
     "sends", "batch", "push", "tags", "sql", "retry", "dead-letter", "order", "broadcast", "lite-pull", "pull",
     "rebalance", "delay", "transaction", "large", "query", "request",
+    "operators",
+)  # fmt: skip
+IN_A_CLUSTER: Final = (
+    "push", "retry", "dead-letter", "order", "broadcast", "lite-pull", "rebalance", "transaction", "query", "request",
     "operators",
 )  # fmt: skip
 TIMEOUT_S: Final = 180
@@ -68,10 +73,20 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return request.param, remoting_classes(request.param, tmp_path_factory)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_a_client_of_rocketmq_does_all_that_it_can(
-    names: str, program: tuple[str, str], scenario: str, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def names_of_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The name server addresses of a cluster: the messaging ports of its members."""
+    settings = {"remoting.names_listen": "127.0.0.1:0", "index.hash_files": True, "transactions.check_after_ms": 2_000}
+    cluster = ClusterOfBrokers(tmp_path_factory.mktemp("cluster"), settings=settings)
+    try:
+        brokers = [cluster.add() for _ in range(3)]
+        cluster.agree(reachable, ["quarry-0", "quarry-1", "quarry-2"])
+        yield ";".join(each.endpoint for each in brokers)
+    finally:
+        cluster.close()
+
+
+def play(names: str, program: tuple[str, str], scenario: str, tmp_path: Path) -> None:
     version, class_path = program
     topic = f"{scenario}-{version.replace('.', '-')}"
     kept = f"-Drocketmq.client.localOffsetStoreDir={tmp_path}"  # offsets of broadcasting consumers
@@ -80,3 +95,17 @@ def test_a_client_of_rocketmq_does_all_that_it_can(
         [*command, "Scenarios", names, topic, scenario], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
     assert done.stdout.splitlines()[-1:] == ["ok"], done.stdout[-3_000:] + done.stderr[-3_000:]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_client_of_rocketmq_does_all_that_it_can(
+    names: str, program: tuple[str, str], scenario: str, tmp_path: Path
+) -> None:
+    play(names, program, scenario, tmp_path)
+
+
+@pytest.mark.parametrize("scenario", IN_A_CLUSTER)
+def test_a_cluster_is_one_to_clients_of_rocketmq(
+    names_of_cluster: str, program: tuple[str, str], scenario: str, tmp_path: Path
+) -> None:
+    play(names_of_cluster, program, scenario, tmp_path)
