@@ -282,8 +282,14 @@ class RemotingConnection(asyncio.Protocol):
         if command.is_oneway:
             return
         self._open -= 1
-        if not self.is_closed:
-            self._write(write_command(command.response(code, fields, body, remark=remark or None)))
+        if self.is_closed:
+            return
+        try:
+            data = write_command(command.response(code, fields, body, remark=remark or None))
+        except ValueError:  # the protocol has no pages: a client that asks for very much has to ask for parts
+            reason = f"the answer has {len(body)} bytes, which do not fit into a frame: ask for less"
+            data = write_command(command.response(ResponseCode.SYSTEM_ERROR, remark=reason))
+        self._write(data)
 
     # -- requests of the broker
 

@@ -6,8 +6,7 @@ list of name servers names this broker needs nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from itertools import chain
 from typing import Final
 
 import orjson
@@ -25,13 +24,13 @@ from quarry_mq.server.remoting.fields import RemotingRefused, text_of
 from quarry_mq.server.rpc.access import join, publish, read
 from quarry_mq.server.security.credentials import Access
 from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.tasks import TimeSlice
 from quarry_mq.store.errors import Forbidden, Invalid
 from quarry_mq.store.metadata import READ_WRITE, GroupTable, Permission, Topic, TopicTable, TopicType, check_group_name
 from quarry_mq.store.metadata.topics import group_topic
 from quarry_mq.store.security.model import Action, ResourceKind
 
 DEFAULT_TOPIC: Final = "TBW102"
-PAGE: Final = 1_000
 TOPICS_LISTED_MAX: Final = 200_000
 """Topics in one list: RocketMQ has no pages, and this many fit into a frame."""
 
@@ -161,16 +160,32 @@ class NameService:
 
     def _list_topics(self, call: RemotingCall) -> None:
         """Answer with the topics, and with the retry topics of all groups: tools find the groups by these."""
-        names = dict.fromkeys(each.name for each in self._visible(call))
-        names.update(
-            dict.fromkeys(retry_topic_name(each.name) for each in islice(self._groups.list(), TOPICS_LISTED_MAX))
-        )
-        call.answer(body=orjson.dumps({"topicList": list(names)}))
+        self._answer_names(call, has_groups=True)
 
     def _list_topics_of_cluster(self, call: RemotingCall) -> None:
-        cluster = text_of(call.fields, "cluster")
-        names = [each.name for each in self._visible(call)] if cluster == self._settings.broker.cluster else []
-        call.answer(body=orjson.dumps({"topicList": names}))
+        if text_of(call.fields, "cluster") == self._settings.broker.cluster:
+            self._answer_names(call, has_groups=False)
+        else:
+            call.answer(body=orjson.dumps({"topicList": []}))
+
+    def _answer_names(self, call: RemotingCall, *, has_groups: bool) -> None:
+        self._edge.require(call, (Access(ResourceKind.TOPIC, "*", Action.LIST),))
+
+        async def answer(time_slice: TimeSlice) -> None:
+            names: dict[str, None] = {}
+            groups = self._groups.list() if has_groups else ()
+            topics = (each.name for each in self._topics.list() if not each.is_system)
+            for name in chain(topics, (retry_topic_name(each.name) for each in groups)):
+                names[name] = None
+                if len(names) > TOPICS_LISTED_MAX:
+                    raise RemotingRefused(
+                        ResponseCode.SYSTEM_ERROR,
+                        f"there are more than {TOPICS_LISTED_MAX} topics: too many for a list",
+                    )
+                await time_slice.pause()
+            call.answer(body=orjson.dumps({"topicList": list(names)}))
+
+        self._edge.paced(call, answer)
 
     def _list_system_topics(self, call: RemotingCall) -> None:
         broker = self._settings.broker
@@ -213,17 +228,3 @@ class NameService:
     def _config(self, call: RemotingCall) -> None:
         self._edge.require(call, (Access(ResourceKind.CLUSTER, self._settings.broker.cluster, Action.GET),))
         call.answer(body=f"listenPort={Address.parse(call.connection.local).port}\n".encode())
-
-    def _visible(self, call: RemotingCall) -> Iterator[Topic]:
-        """Yield the topics, without the broker's own."""
-        self._edge.require(call, (Access(ResourceKind.TOPIC, "*", Action.LIST),))
-        count = 0
-        for topic in self._topics.list():
-            if not topic.is_system:
-                count += 1
-                if count > TOPICS_LISTED_MAX:
-                    raise RemotingRefused(
-                        ResponseCode.SYSTEM_ERROR,
-                        f"there are more than {TOPICS_LISTED_MAX} topics: too many for a list",
-                    )
-                yield topic

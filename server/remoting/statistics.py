@@ -44,6 +44,9 @@ BROKER_SENT: Final = "BROKER_PUT_NUMS"
 BROKER_RECEIVED: Final = "BROKER_GET_NUMS"
 
 
+LATEST_S: Final = 1.0
+
+
 class _Sample(NamedTuple):
     at_s: float
     counts: Counts
@@ -68,10 +71,13 @@ class Window:
             samples.popleft()
 
     def counted(self, now: _Sample, name: tuple[str, str]) -> tuple[int, float]:
-        """Return the count in the window, and the seconds that it covers. A name that was forgotten begins with 0."""
+        """Return the count in the window, and how many that is per second. A name that was forgotten begins with 0."""
         first = self._samples[0] if self._samples else now
         before, after = first.counts.get(name, 0), now.counts.get(name, 0)
-        return after - before if after >= before else after, now.at_s - first.at_s
+        count, seconds = after - before if after >= before else after, now.at_s - first.at_s
+        if seconds <= 0:
+            return count, 0.0
+        return round(count * min(1.0, self.length_s / seconds)), count / seconds
 
 
 class RemotingStatistics:
@@ -86,6 +92,7 @@ class RemotingStatistics:
         self._days = DayTotals(clock)
         self._minute, self._ten_minutes = Window(60, 6), Window(600, 10)
         self._hour, self._day = Window(3600, 6), Window(24 * 3600, 6)
+        self._latest = self._counted()
         self.sample()
 
     def configure(self, settings: BrokerSettings) -> None:
@@ -119,11 +126,17 @@ class RemotingStatistics:
             raise RemotingRefused(ResponseCode.SYSTEM_ERROR, f"The stats <{name[:64]}> <{key[:255]}> not exist")
         stats = {}
         for member, window in (("statsMinute", self._minute), ("statsHour", self._hour), ("statsDay", self._day)):
-            count, seconds = window.counted(now, (name, key))
-            stats[member] = {"avgpt": 0.0, "sum": count, "tps": count / seconds if seconds else 0.0}
+            count, rate = window.counted(now, (name, key))
+            stats[member] = {"avgpt": 0.0, "sum": count, "tps": rate}
         call.answer(body=orjson.dumps(stats))
 
     def _now(self) -> _Sample:
+        """Return the counts of now. Tools ask for each topic and group, so that these serve for a second."""
+        if self._clock.monotonic_s() - self._latest.at_s > LATEST_S:
+            self._latest = self._counted()
+        return self._latest
+
+    def _counted(self) -> _Sample:
         traffic, cluster = self._traffic, self._settings.broker.cluster
         counts: Counts = {
             (BROKER_SENT, cluster): traffic.messages_sent,
@@ -162,8 +175,8 @@ class RemotingStatistics:
         sent, received = [f"{recent.sent:.2f}"], [f"{recent.received:.2f}"]
         for window in (self._minute, self._ten_minutes):
             for texts, name in ((sent, BROKER_SENT), (received, BROKER_RECEIVED)):
-                count, seconds = window.counted(now, (name, self._settings.broker.cluster))
-                texts.append(f"{count / seconds if seconds else 0.0:.2f}")
+                _, rate = window.counted(now, (name, self._settings.broker.cluster))
+                texts.append(f"{rate:.2f}")
         out = " ".join(received)
         return {
             "putTps": " ".join(sent),

@@ -385,6 +385,6 @@ def test_nobody_makes_users_where_none_are_asked_for(serve: Serve) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         body = b'{"password":"secret-of-bob","userType":"Super"}'
         assert (await client.call(3001, {"username": "bob"}, body)).code == ResponseCode.NO_PERMISSION
-        assert broker.store.users.is_empty
+        assert broker.store.users.is_empty()
 
     serve(test)

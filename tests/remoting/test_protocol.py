@@ -9,7 +9,7 @@ import ssl
 import pytest
 
 from quarry_mq.protocol.remoting.codes import ResponseCode
-from quarry_mq.protocol.remoting.frames import Command, Flag, Serialization, write_command
+from quarry_mq.protocol.remoting.frames import FRAME_SIZE_MAX, Command, Flag, Serialization, write_command
 from quarry_mq.store.message import QueueId
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, message
@@ -180,5 +180,16 @@ def test_random_and_mutated_frames_harm_nobody(serve: Serve) -> None:
         front = front_of(broker)
         await until(lambda: len(list(front.connections)) == 1, "all connections have ended")
         assert front.resources.incoming.size == 0
+
+    serve(test)
+
+
+def test_an_answer_that_fits_into_no_frame_is_an_error(serve: Serve) -> None:
+    async def test(broker: RunningBroker, client: RemotingClient) -> None:
+        front = front_of(broker)
+        front._handlers = {**front._handlers, 33: lambda call: call.answer(body=bytes(FRAME_SIZE_MAX))}
+        refused = await client.call(33)
+        assert (refused.code, "do not fit into a frame" in (refused.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+        assert (await client.call(105, {"topic": "TBW102"})).code == ResponseCode.SUCCESS
 
     serve(test)

@@ -100,7 +100,7 @@ def test_an_operator_asks_a_consumer(serve: Serve, monkeypatch: pytest.MonkeyPat
         told = client.begin(309, directly)
         question = await asked(consumer, RequestCode.CONSUME_MESSAGE_DIRECTLY)
         [record] = records_in(question.body)
-        assert (record.body, question.fields["topic"]) == (b"body", "T")
+        assert (bytes(record.body), question.fields["topic"]) == (b"body", "T")
         answer(consumer, question, ResponseCode.SYSTEM_ERROR)
         assert (await told).code == ResponseCode.SYSTEM_ERROR
         for wrong in ("7F0000010000", "z" * 32, "7F00000100001F907FFFFFFFFFFFFFFF"):
