@@ -31,6 +31,7 @@ SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """The topic of messages that wait for a delay level. Their tags code is the time of delivery."""
 
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OPERATION_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECKED_TOO_OFTEN_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -123,7 +124,7 @@ def dead_letter_topic_name(group: str) -> str:
 
 def reply_topic_name(cluster: str) -> str:
     """Return the name of the topic to which consumers send replies to requests."""
-    return f"{cluster}_REPLY_TOPIC"
+    return cluster + REPLY_TOPIC_SUFFIX
 
 
 def shown_name(name: str) -> str:

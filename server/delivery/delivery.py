@@ -157,8 +157,7 @@ class Delivery:
             open_queue=self._positions.open,
             ready=self._serve,
         )
-        self.was_reset: Callable[[str, QueueId, QueueOffset], None] = lambda _group, _queue, _offset: None
-        """Called when an operator has moved a group in a queue, with its next offset."""
+        self._was_reset: Callable[[str, QueueId, QueueOffset], None] = lambda _group, _queue, _offset: None
         self._fetch = self._make_fetch(settings.limits, dead_letters, error_reporter)
         # gives back what was handed out in an answer that was interrupted
         self.undeliverable: Final = Returning(self._deliveries, self._named).undeliverable
@@ -488,6 +487,10 @@ class Delivery:
         subscription.mark(queue.number)
         self._serve_after_pass((subscription,))
 
+    def on_reset(self, callback: Callable[[str, QueueId, QueueOffset], None]) -> None:
+        """Call back each time that an operator has moved a group in a queue, with its next offset."""
+        self._was_reset = callback
+
     def reset_offset(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
         """Let the group continue at `offset`. Everything it had in flight in this queue is deleted."""
         subscription = self._subscriptions.open(group, queue.topic)
@@ -496,7 +499,7 @@ class Delivery:
         progress.next_offset = offset
         self._positions.store(subscription, progress)
         subscription.mark(queue.number)
-        self.was_reset(group, queue, offset)
+        self._was_reset(group, queue, offset)
         self._serve((subscription,))
 
     # -- deletion of groups and topics

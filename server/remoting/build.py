@@ -16,19 +16,19 @@ from quarry_mq.server.front.remoting import Handler, RemotingCall, RemotingFront
 from quarry_mq.server.front.resources import FrontResources
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.process.descriptors import front_limits
-from quarry_mq.server.remoting.administration import RemotingAdministration
 from quarry_mq.server.remoting.clients import ClientService
 from quarry_mq.server.remoting.edge import RemotingEdge
-from quarry_mq.server.remoting.figures import RemotingFigures
 from quarry_mq.server.remoting.lookups import RemotingLookups
 from quarry_mq.server.remoting.names import NameService
+from quarry_mq.server.remoting.operators.administration import RemotingAdministration
+from quarry_mq.server.remoting.operators.progress import RemotingProgress
+from quarry_mq.server.remoting.operators.statistics import RemotingStatistics
+from quarry_mq.server.remoting.operators.users import RemotingUsers
 from quarry_mq.server.remoting.pulls import RemotingPulls
 from quarry_mq.server.remoting.relays import RemotingRelays
 from quarry_mq.server.remoting.sends import RemotingSends
 from quarry_mq.server.remoting.sessions import QueueLocks, RemotingSessions
-from quarry_mq.server.remoting.statistics import RemotingStatistics
 from quarry_mq.server.remoting.transactions import RemotingTransactions
-from quarry_mq.server.remoting.users import RemotingUsers
 from quarry_mq.server.security.gate import Gate
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import OFF, is_loopback
@@ -55,11 +55,22 @@ class Remoting:
         administration: Callable[[], Administration],
     ) -> None:
         """Make all handlers, and the front that serves them on ports of its own and of the gRPC front."""
-        settings, components, front = self._settings, sources.components, sources.front
-        store, sends, clock = components.store, components.sends, components.clock
-        edge = RemotingEdge(components.edge.error_reporter, components.edge.limits_met, Pacing(clock), gate)
-        self._directory = directory = Directory(store.topics, store.groups, settings)
+        components, front = sources.components, sources.front
+        edge = RemotingEdge(components.edge.error_reporter, components.edge.limits_met, Pacing(components.clock), gate)
+        self._make_parts(edge, sources)
+        shared = front.resources if isinstance(front, H2Front) else FrontResources(front_limits(self._settings))
+        handlers = self._handlers(edge, sources, administration)
+        made = self._front = RemotingFront(handlers, edge.handler(edge.not_supported), shared)
+        if isinstance(front, H2Front):  # the ids of messages have its address, and clients look messages up there
+            made.begin()
+            front.other_protocol = lambda secure: made.protocol(secure=secure)
+
+    def _make_parts(self, edge: RemotingEdge, sources: Sources) -> None:
+        """Make the parts whose settings may change."""
+        components, settings = sources.components, self._settings
+        store, sends = components.store, components.sends
         members = None if components.cluster is None else components.cluster.members
+        self._directory = directory = Directory(store.topics, store.groups, settings)
         self._names = NameService(
             edge, directory, topics=store.topics, groups=store.groups, members=members, settings=settings
         )
@@ -83,33 +94,38 @@ class Remoting:
             traffic=sends.metrics.traffic,
             settings=settings,
         )
-        self._statistics = RemotingStatistics(edge, sources, settings, clock)
-        handlers: dict[int, Handler] = {
+        self._statistics = RemotingStatistics(edge, sources, settings, components.clock)
+
+    def _handlers(
+        self, edge: RemotingEdge, sources: Sources, administration: Callable[[], Administration]
+    ) -> dict[int, Handler]:
+        """Return the handlers of all parts by request code."""
+        components = sources.components
+        store, sends, clock = components.store, components.sends, components.clock
+        progress = RemotingProgress(
+            edge,
+            administration,
+            messages=store.messages,
+            offsets=store.offsets,
+            delivery=components.delivery,
+            sessions=self.sessions,
+            clock=clock,
+        )
+        return {
             **self._names.handlers(),
-            **ClientService(edge, self.sessions, self._locks, directory=directory, topics=store.topics).handlers(),
+            **ClientService(
+                edge, self.sessions, self._locks, directory=self._directory, topics=store.topics
+            ).handlers(),
             **self._sends.handlers(),
             **self._pulls.handlers(),
             **RemotingAdministration(edge, administration).handlers(),
-            **RemotingFigures(
-                edge,
-                administration,
-                messages=store.messages,
-                offsets=store.offsets,
-                delivery=components.delivery,
-                sessions=self.sessions,
-                clock=clock,
-            ).handlers(),
+            **progress.handlers(),
             **self._statistics.handlers(),
             **RemotingLookups(edge, store.messages, sources.maintenance.key_index).handlers(),
-            **RemotingRelays(edge, self.sessions, store.messages, sends, settings).handlers(),
+            **RemotingRelays(edge, self.sessions, store.messages, sends, self._settings).handlers(),
             **RemotingUsers(edge, store.users, store.policies, clock).handlers(),
             **RemotingTransactions(edge, sends.transactions, store.messages, sends.metrics.traffic).handlers(),
         }
-        shared = front.resources if isinstance(front, H2Front) else FrontResources(front_limits(settings))
-        made = self._front = RemotingFront(handlers, edge.handler(edge.not_supported), shared)
-        if isinstance(front, H2Front):  # the ids of messages have its address, and clients look messages up there
-            made.begin()
-            front.other_protocol = lambda secure: made.protocol(secure=secure)
 
     def configure(self, settings: BrokerSettings) -> None:
         """Apply changed settings from now on."""

@@ -14,15 +14,6 @@ from quarry_mq.server.filters import MessageFilter, SqlFilter, TagFilter
 from quarry_mq.server.front.remoting import Handler, RemotingCall
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.remoting.edge import RemotingEdge
-from quarry_mq.server.remoting.fields import (
-    Json,
-    RemotingRefused,
-    json_object,
-    member_integer,
-    member_objects,
-    member_text,
-    text_of,
-)
 from quarry_mq.server.remoting.sessions import (
     ClientInfo,
     Heartbeat,
@@ -30,6 +21,15 @@ from quarry_mq.server.remoting.sessions import (
     QueueLocks,
     RemotingSessions,
     Subscription,
+)
+from quarry_mq.server.remoting.wire import (
+    Json,
+    RemotingRefused,
+    json_object,
+    member_integer,
+    member_objects,
+    member_text,
+    text_of,
 )
 from quarry_mq.server.rpc.access import join, read
 from quarry_mq.store.errors import GroupNotFound, Invalid

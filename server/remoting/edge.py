@@ -16,7 +16,7 @@ from quarry_mq.server.filters import IllegalExpression
 from quarry_mq.server.front.remoting import Handler, RemotingCall
 from quarry_mq.server.metadata import ANYBODY
 from quarry_mq.server.observability.error_reporter import ErrorReporter
-from quarry_mq.server.remoting.fields import RemotingRefused
+from quarry_mq.server.remoting.wire import RemotingRefused
 from quarry_mq.server.rpc.context import LimitsMet
 from quarry_mq.server.security.authorization import Need
 from quarry_mq.server.security.credentials import Identity

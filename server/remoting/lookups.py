@@ -9,7 +9,7 @@ from quarry_mq.server.errors import NoIndex
 from quarry_mq.server.front.remoting import Handler, RemotingCall
 from quarry_mq.server.maintenance.key_index import FOUND_MAX, KeyIndex
 from quarry_mq.server.remoting.edge import RemotingEdge
-from quarry_mq.server.remoting.fields import INT32, RemotingRefused, integer_of, is_true, text_of
+from quarry_mq.server.remoting.wire import INT32, RemotingRefused, integer_of, is_true, text_of
 from quarry_mq.server.rpc.access import read
 from quarry_mq.server.security.credentials import Access
 from quarry_mq.store.errors import OffsetOutOfRange

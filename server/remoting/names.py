@@ -18,9 +18,16 @@ from quarry_mq.server.cluster.membership import Members, MemberState
 from quarry_mq.server.errors import NoSuchMember
 from quarry_mq.server.front.remoting import Handler, RemotingCall
 from quarry_mq.server.metadata import Directory
-from quarry_mq.server.remoting.bodies import INHERIT, RoutedBroker, cluster_info, default_topic, topic_route
 from quarry_mq.server.remoting.edge import RemotingEdge
-from quarry_mq.server.remoting.fields import RemotingRefused, text_of
+from quarry_mq.server.remoting.wire import (
+    INHERIT,
+    RemotingRefused,
+    RoutedBroker,
+    cluster_info,
+    default_topic,
+    text_of,
+    topic_route,
+)
 from quarry_mq.server.rpc.access import join, publish, read
 from quarry_mq.server.security.credentials import Access
 from quarry_mq.server.settings.broker_settings import BrokerSettings

@@ -24,8 +24,8 @@ from quarry_mq.server.front.remoting import Handler, RemotingCall
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.remoting.clients import filter_of
 from quarry_mq.server.remoting.edge import RemotingEdge
-from quarry_mq.server.remoting.fields import INT32, RemotingRefused, integer_of, text_of
 from quarry_mq.server.remoting.sessions import RemotingSessions
+from quarry_mq.server.remoting.wire import INT32, RemotingRefused, integer_of, text_of
 from quarry_mq.server.rpc.access import join, read
 from quarry_mq.server.security.authorization import Need
 from quarry_mq.server.security.credentials import Access
@@ -76,8 +76,8 @@ class RemotingPulls:
         self._delivery = delivery
         self._traffic = traffic
         self._resets: dict[str, dict[QueueId, QueueOffset]] = {}
-        """Where clients have to go on that own a queue of a group and have not been told yet."""
-        delivery.was_reset = self._was_reset
+        """The offsets to which operators have moved groups, for queues whose owners have not been told yet."""
+        delivery.on_reset(self._was_reset)
         self.configure(settings)
 
     def configure(self, settings: BrokerSettings) -> None:

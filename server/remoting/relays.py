@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from quarry_mq.protocol.messages.property_names import CLUSTER
+from quarry_mq.protocol.messages.property_names import CLUSTER, PUSH_REPLY_TIME, REPLY_TO_CLIENT
 from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
 from quarry_mq.protocol.remoting.frames import Command
 from quarry_mq.server.front.remoting import Handler, RemotingCall
 from quarry_mq.server.remoting.edge import RemotingEdge
-from quarry_mq.server.remoting.fields import RemotingRefused, text_of
 from quarry_mq.server.remoting.sends import REGION, SendHeader, send_header
 from quarry_mq.server.remoting.sessions import RemotingSessions
+from quarry_mq.server.remoting.wire import RemotingRefused, text_of
 from quarry_mq.server.rpc.access import join, publish, read
 from quarry_mq.server.rpc.sends import SendStore
 from quarry_mq.server.security.credentials import Access
@@ -37,9 +37,6 @@ REPLY_TIMEOUT_S: Final = 3.0
 
 OPERATOR_TIMEOUT_S: Final = 10.0
 """Seconds that a consumer has to answer an operator, as in RocketMQ."""
-
-REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
-PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 
 
 class RemotingRelays:

@@ -57,8 +57,8 @@ from quarry_mq.server.front.remoting import Handler, RemotingCall
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.pending import half_of, scheduled
 from quarry_mq.server.remoting.edge import RemotingEdge
-from quarry_mq.server.remoting.fields import INT32, RemotingRefused, integer_of, is_true, text_of
 from quarry_mq.server.remoting.sessions import QueueLocks
+from quarry_mq.server.remoting.wire import INT32, RemotingRefused, integer_of, is_true, text_of
 from quarry_mq.server.rpc.access import join, publish
 from quarry_mq.server.rpc.sends import SendStore
 from quarry_mq.server.settings.broker_settings import BrokerSettings

@@ -104,7 +104,7 @@ class RemotingSessions:
         self._groups_of: dict[RemotingConnection, set[tuple[bool, str]]] = {}
         """The groups of each registered connection, with whether it is a producer group."""
         self._producers_by_id: dict[str, dict[RemotingConnection, int]] = {}
-        """By client id: the connections on which it produces, and in how many groups."""
+        """The connections of each producer by its client id, with the number of groups there."""
         self._subscriptions = 0
 
     # -- heartbeats

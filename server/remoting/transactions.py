@@ -21,8 +21,8 @@ from quarry_mq.server.errors import InvalidTransactionId
 from quarry_mq.server.front.remoting import Handler, RemotingCall
 from quarry_mq.server.pending import Transactions
 from quarry_mq.server.remoting.edge import RemotingEdge
-from quarry_mq.server.remoting.fields import INT32, RemotingRefused, integer_of, text_of
 from quarry_mq.server.remoting.sessions import RemotingSessions
+from quarry_mq.server.remoting.wire import INT32, RemotingRefused, integer_of, text_of
 from quarry_mq.server.rpc.access import publish
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.message import PhysicalOffset, QueueOffset

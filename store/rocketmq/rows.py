@@ -12,7 +12,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from quarry_mq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_light_queue, is_system_group, is_system_topic
+from quarry_mq.protocol.names import (
+    DEAD_LETTER_PREFIX,
+    REPLY_TOPIC_SUFFIX,
+    RETRY_PREFIX,
+    is_light_queue,
+    is_system_group,
+    is_system_topic,
+)
 from quarry_mq.store.message import QUEUE_NUMBER_MAX, QueueId, QueueOffset
 from quarry_mq.store.metadata import (
     Backoff,
@@ -39,7 +46,6 @@ INHERIT_BIT: Final = 1
 """The permission bit of topics whose settings are inherited by others: the template, the cluster, the broker."""
 
 READ_WRITE_BITS: Final = 6
-REPLY_SUFFIX: Final = "_REPLY_TOPIC"
 OFFSET_MAX: Final = 2**63 - 1
 
 _TYPES: Final = {each.value: each for each in TopicType} | {"unspecified": TopicType.MIXED}
@@ -88,7 +94,7 @@ def topic_from(name: str, row: object, templates: set[str]) -> Topic:
     type_name = attributes.pop(TYPE_ATTRIBUTE, "").lower()
     if fields.get("order") is True:
         attributes[ORDER_ATTRIBUTE] = "true"
-    own = name in templates or name.removesuffix(REPLY_SUFFIX) in templates
+    own = name in templates or name.removesuffix(REPLY_TOPIC_SUFFIX) in templates
     if own and not is_system_topic(name):
         attributes[SYSTEM_ATTRIBUTE] = "true"
     return Topic(

@@ -173,7 +173,7 @@ def test_settings_of_all_topics_and_groups_are_listed_by_pages(serve: Serve) -> 
     serve(test)
 
 
-def test_figures_of_queues_groups_and_topics(serve: Serve) -> None:
+def test_progress_of_queues_groups_and_topics(serve: Serve) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         broker.topic("T", queues=2)
         await client.heartbeat("G", "T", "quiet", expression="A", producers=("P",))

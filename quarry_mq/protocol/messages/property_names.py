@@ -56,6 +56,8 @@ CRC_PROPERTY: Final = "__CRC32#"
 RECONSUME_TIMES: Final = "RECONSUME_TIME"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 """The offset id of the message that a copy in a retry topic was first made from."""
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
 CLUSTER: Final = "CLUSTER"
 """The cluster of the broker that stored the message: replies to it go there."""
 POP_CHECKPOINT: Final = "POP_CK"
@@ -112,10 +114,10 @@ _BY_PROTOCOL: Final = frozenset(
         "EXTEND_UNIQ_INFO",
         "INSTANCE_ID",
         "CORRELATION_ID",
-        "REPLY_TO_CLIENT",
+        REPLY_TO_CLIENT,
         "TTL",
         "ARRIVE_TIME",
-        "PUSH_REPLY_TIME",
+        PUSH_REPLY_TIME,
         CLUSTER,
         "MSG_TYPE",
         "TIMER_ENQUEUE_MS",

@@ -23,7 +23,7 @@ from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
 from quarry_mq.server.front.remoting import Handler, RemotingCall
 from quarry_mq.server.remoting.edge import RemotingEdge
-from quarry_mq.server.remoting.fields import (
+from quarry_mq.server.remoting.wire import (
     Json,
     RemotingRefused,
     invalid,

@@ -23,7 +23,7 @@ from quarry_mq.server.admin.stats import DayTotals, Moved
 from quarry_mq.server.counters import Traffic
 from quarry_mq.server.front.remoting import Handler, RemotingCall
 from quarry_mq.server.remoting.edge import RemotingEdge
-from quarry_mq.server.remoting.fields import RemotingRefused, text_of
+from quarry_mq.server.remoting.wire import RemotingRefused, text_of
 from quarry_mq.server.security.credentials import Access
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.errors import Forbidden
@@ -293,4 +293,4 @@ _UNKNOWN: Final = {
     "timerOffsetBehind": "0",
     "timerReadBehind": "0",
 }
-"""What tools ask for and this broker does not have."""
+"""Values that tools ask for, and that mean nothing for this broker."""

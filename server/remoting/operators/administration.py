@@ -17,19 +17,22 @@ from quarry_mq.protocol.times import TIME_MS_MAX
 from quarry_mq.server.admin.administration import Administration, GroupChange, TopicChange
 from quarry_mq.server.delivery.model import Place, ResetTarget, StoredSince
 from quarry_mq.server.front.remoting import Handler, RemotingCall
-from quarry_mq.server.remoting.bodies import group_config, keyed, queue_of, topic_config
 from quarry_mq.server.remoting.edge import RemotingEdge
-from quarry_mq.server.remoting.fields import (
+from quarry_mq.server.remoting.wire import (
     INT32,
     Json,
     RemotingRefused,
+    group_config,
     integer_of,
     json_object,
+    keyed,
     member_integer,
     member_objects,
     member_text,
     member_texts,
+    queue_of,
     text_of,
+    topic_config,
 )
 from quarry_mq.server.rpc.access import read
 from quarry_mq.server.security.credentials import Access

@@ -1,4 +1,4 @@
-"""Figures by remoting: offsets of topics, progress of groups, who is connected, entries of queues."""
+"""Progress by remoting: offsets of topics, progress of groups, who is connected, entries of queues."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
 from quarry_mq.server.admin.administration import Administration
 from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.front.remoting import Handler, RemotingCall, RemotingConnection
-from quarry_mq.server.remoting.bodies import keyed, queue_of
 from quarry_mq.server.remoting.edge import RemotingEdge
-from quarry_mq.server.remoting.fields import INT32, Json, RemotingRefused, integer_of, is_true, text_of
 from quarry_mq.server.remoting.sessions import ClientInfo, ConsumerGroup, RemotingSessions, Subscription
+from quarry_mq.server.remoting.wire import INT32, Json, RemotingRefused, integer_of, is_true, keyed, queue_of, text_of
 from quarry_mq.server.security.credentials import Access
 from quarry_mq.server.tasks import TimeSlice
 from quarry_mq.store.errors import StoreDamaged, TopicNotFound
@@ -32,8 +31,8 @@ ENTRIES_MAX: Final = 1_024
 """Entries of a queue in one answer."""
 
 
-class _Progress(NamedTuple):
-    """The progress of a group in a queue. Below `done` all is consumed, below `pulled` all was handed out."""
+class _QueueProgress(NamedTuple):
+    """The progress of a group in a queue: all below `done` is consumed, and all below `pulled` was delivered."""
 
     queue: QueueId
     minimum: int
@@ -42,8 +41,8 @@ class _Progress(NamedTuple):
     pulled: int
 
 
-class RemotingFigures:
-    """Serves requests for figures."""
+class RemotingProgress:
+    """Serves requests for progress."""
 
     def __init__(
         self,
@@ -137,7 +136,7 @@ class RemotingFigures:
             in_flight += each.pulled - each.done
         return b'{"consumeTps":0.0,"offsetTable":' + keyed(rows) + b"}", lag, in_flight
 
-    def _progress(self, group: str, topics: Iterable[str]) -> Iterator[_Progress | None]:
+    def _progress(self, group: str, topics: Iterable[str]) -> Iterator[_QueueProgress | None]:
         """Yield the progress in all queues of the topics, or of all topics that the group reads.
 
         A queue that the group has never read is None, but for its retry topic's: RocketMQ's tools look for that.
@@ -158,7 +157,7 @@ class RemotingFigures:
                 pulled = bounds.minimum if next_offset is None else min(next_offset, bounds.maximum)
                 first = self._delivery.first_in_flight(group, queue, QueueOffset(0))
                 done = pulled if first is None else min(first, pulled)
-                yield _Progress(queue, bounds.minimum, bounds.maximum, done, pulled)
+                yield _QueueProgress(queue, bounds.minimum, bounds.maximum, done, pulled)
 
     def _all_consume_stats(self, call: RemotingCall) -> None:
         """Answer with the progress of all groups. No topic is `order` here: those that are have no groups."""
@@ -170,8 +169,8 @@ class RemotingFigures:
             lag = in_flight = 0
             groups = [] if is_ordered else list(self._administration().groups())
             for group in groups:
-                stats, behind, handed_out = await self._stats_of_group(group.name, (), time_slice)
-                lag, in_flight = lag + behind, in_flight + handed_out
+                stats, of_group, in_flight_of_group = await self._stats_of_group(group.name, (), time_slice)
+                lag, in_flight = lag + of_group, in_flight + in_flight_of_group
                 found.append(b"{" + orjson.dumps(group.name) + b":[" + stats + b"]}")
             heads = f'"totalDiff":{lag},"totalInflightDiff":{in_flight},"consumeStatsList":['
             own = orjson.dumps(call.connection.local)

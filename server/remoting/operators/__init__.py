@@ -1,0 +1,1 @@
+"""Requests of operators: settings, progress, statistics, users. RocketMQ's tools send them."""
