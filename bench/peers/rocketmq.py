@@ -17,6 +17,7 @@ from quarry_mq.store.settings import Durability
 
 PROJECT: Final = Path(__file__).parent / "rocketmq-server"
 START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 90.0
 FLUSH_DISK_TYPE: Final = {Durability.SYNC: "SYNC_FLUSH", Durability.ASYNC: "ASYNC_FLUSH"}
 """RocketMQ's names of durabilities: answered when on disk; answered at once and flushed every 500 ms."""
 
@@ -111,6 +112,12 @@ class RocketMQ:
             heap="2g",
         )
         self._wait_for(self._front)
+
+    def stop(self) -> None:
+        """Stop both processes as an operator does; return when they have ended. The store is whole then."""
+        for process in reversed(self._processes):
+            process.terminate()
+            process.wait(STOP_TIMEOUT_S)
 
     def close(self) -> None:
         """Kill both processes like `kill -9`: a clean stop takes many seconds."""

@@ -107,7 +107,7 @@ class RemotingPulls:
         Until then what the client commits is not stored: the client still counts from where it was.
         """
         known = self._sessions.consumers(group)
-        if known is not None and not known.is_broadcasting:
+        if known is not None and not known.is_broadcasting and queue.topic in known.heartbeat.subscriptions:
             self._resets.setdefault(group, {})[queue] = offset
 
     def _is_reset(self, call: RemotingCall, group: str, queue: QueueId) -> bool:

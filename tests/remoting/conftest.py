@@ -9,7 +9,10 @@ import pytest
 
 from quarry_mq.server.front.remoting import RemotingFront
 from tests.conformance.broker import RunningBroker, run, running_broker
+from tests.e2e.conftest import start_broker, start_clients
 from tests.remoting.client import RemotingClient
+
+__all__ = ["start_broker", "start_clients"]
 
 REMOTING: Mapping[str, object] = {"listen": "127.0.0.1:0", "names_listen": "127.0.0.1:0"}
 

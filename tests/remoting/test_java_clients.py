@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -86,15 +86,21 @@ def names_of_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         cluster.close()
 
 
+def played(names: str, class_path: str, *words: str, options: Sequence[str] = ()) -> str:
+    """What a scenario prints; its topic and its name are the words."""
+    command = ["java", "-Drocketmq.client.logUseSlf4j=true", *options, "-cp", f"{HERE / 'java' / 'src'}:{class_path}"]
+    done = subprocess.run(
+        [*command, "Scenarios", names, *words], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.stdout.splitlines()[-1:] == ["ok"], done.stdout[-3_000:] + done.stderr[-3_000:]
+    return done.stdout
+
+
 def play(names: str, program: tuple[str, str], scenario: str, tmp_path: Path) -> None:
     version, class_path = program
     topic = f"{scenario}-{version.replace('.', '-')}"
     kept = f"-Drocketmq.client.localOffsetStoreDir={tmp_path}"  # offsets of broadcasting consumers
-    command = ["java", "-Drocketmq.client.logUseSlf4j=true", kept, "-cp", f"{HERE / 'java' / 'src'}:{class_path}"]
-    done = subprocess.run(
-        [*command, "Scenarios", names, topic, scenario], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
-    assert done.stdout.splitlines()[-1:] == ["ok"], done.stdout[-3_000:] + done.stderr[-3_000:]
+    played(names, class_path, topic, scenario, options=[kept])
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -83,6 +83,8 @@ public final class Scenarios {
             case "query": query(); break;
             case "request": request(); break;
             case "operators": operators(); break;
+            case "fleet-send": fleetSend(); break;
+            case "fleet-receive": fleetReceive(); break;
             default: throw new IllegalArgumentException(arguments[2]);
         }
     }
@@ -674,5 +676,33 @@ public final class Scenarios {
         admin.shutdown();
         consumer.shutdown();
         producer.shutdown();
+    }
+
+    /** Sends the messages FIRST to LAST (not included), each to the queue of its number. */
+    private static void fleetSend() throws Exception {
+        DefaultMQProducer producer = producer();
+        for (int at = Integer.getInteger("first"); at < Integer.getInteger("last"); at++) {
+            SendResult sent = producer.send(message("" + at), (queues, m, number) -> queues.get((int) number % queues.size()), at);
+            check(sent.getSendStatus() == SendStatus.SEND_OK, sent.toString());
+        }
+        producer.shutdown();
+    }
+
+    /** Prints the queue and the number of each message that the group gets, until there are COUNT. */
+    private static void fleetReceive() throws Exception {
+        DefaultMQPushConsumer consumer = consumer("fleet");
+        consumer.subscribe(topic, "*");
+        AtomicInteger left = new AtomicInteger(Integer.getInteger("count"));
+        consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+            for (MessageExt each : messages) {
+                System.out.println("got " + each.getQueueId() + " " + text(each));
+                left.decrementAndGet();
+            }
+            return ConsumeOrderlyStatus.SUCCESS;
+        });
+        consumer.start();
+        until(() -> left.get() <= 0, 60, "left: " + left.get());
+        Thread.sleep(500);
+        consumer.shutdown();
     }
 }
