@@ -21,7 +21,7 @@ BAD_CHOICE: Final = [
     Refusal({"topic": LITE_PARENT, "lite_topic": ENDLESS}, BAD, "lite_topic: 20000 characters"),
     Refusal({"topic": LITE_PARENT, "lite_topic": CONTROL}, BAD, "lite_topic: "),
     Refusal({"topic": LITE_PARENT, "lite_topic": LITE_TOPIC, "queue": 0}, BAD, "queue: not allowed with lite_topic"),
-    Refusal({"filter.expression": ENDLESS}, BAD, "filter.expression: a filter expression has at most 4096"),
+    Refusal({"filter.expression": ENDLESS}, BAD, "filter.expression: tags have at most 16384"),
     Refusal({"filter.expression": "a >", "filter.is_sql": True}, BAD, "filter.expression: the filter expression"),
     Refusal({"filter.body_contains": "eHh4" * 100}, BAD, "filter.body_contains: 300 bytes"),
 ]
