@@ -25,6 +25,7 @@ from quarry_mq.server.remoting.sessions import (
 from quarry_mq.server.remoting.wire import (
     Json,
     RemotingRefused,
+    invalid,
     json_object,
     member_integer,
     member_objects,
@@ -34,6 +35,9 @@ from quarry_mq.server.remoting.wire import (
 from quarry_mq.server.rpc.access import join, read
 from quarry_mq.store.errors import GroupNotFound, Invalid
 from quarry_mq.store.metadata import TopicTable
+
+NAME_MAX: Final = 255
+"""Characters of a client's id and of other names. Longer names by which nothing is found are cut."""
 
 SUBSCRIPTIONS_MAX: Final = 4_096
 """Topics that a group may subscribe to, as by gRPC."""
@@ -93,8 +97,8 @@ class ClientService:
         """
         body = json_object(call.command.body)
         client_id = member_text(body, "clientID")
-        if not client_id:
-            raise RemotingRefused(ResponseCode.INVALID_PARAMETER, "clientID in the body is missing")
+        if not 0 < len(client_id) <= NAME_MAX:
+            raise invalid(f"clientID in the body has {len(client_id)} characters; 1 to {NAME_MAX} are allowed")
         client = self._sessions.info(client_id, call.command.language, call.command.version)
         keeps_subscriptions = body.get("withoutSub") is True
         consumers = [
@@ -108,7 +112,7 @@ class ClientService:
         for group, heartbeat in consumers:
             self._register(call, group, client, heartbeat)
         for each in member_objects(body, "producerDataSet"):
-            if group := member_text(each, "groupName"):
+            if group := member_text(each, "groupName")[:NAME_MAX]:
                 self._sessions.register_producer(call.connection, group, client)
         call.answer(fields={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"})
 
@@ -162,13 +166,15 @@ class ClientService:
     def _locked_queues(self, call: RemotingCall) -> tuple[str, str, list[QueueKey], dict[QueueKey, str]]:
         body = json_object(call.command.body)
         group, client_id = member_text(body, "consumerGroup"), member_text(body, "clientId")
-        if not group or not client_id:
-            raise RemotingRefused(ResponseCode.INVALID_PARAMETER, "consumerGroup or clientId in the body is missing")
+        if not 0 < len(group) <= NAME_MAX or not 0 < len(client_id) <= NAME_MAX:
+            raise invalid(f"consumerGroup and clientId in the body have 1 to {NAME_MAX} characters")
         self._edge.require(call, join(group))
         names = {
             (member_text(each, "topic"), member_integer(each, "queueId")): member_text(each, "brokerName")
             for each in member_objects(body, "mqSet")
         }
+        if any(len(topic) > NAME_MAX for topic, _ in names):
+            raise invalid(f"a topic in the body has more than {NAME_MAX} characters")
         return group, client_id, list(names), names
 
 
@@ -185,8 +191,8 @@ def _heartbeat_of(members: dict[str, Json]) -> Heartbeat:
     if len(subscriptions) > SUBSCRIPTIONS_MAX:
         raise OverLimit("client_topics", f"{len(subscriptions)} subscriptions; {SUBSCRIPTIONS_MAX} are allowed")
     return Heartbeat(
-        member_text(members, "consumeType", "CONSUME_PASSIVELY"),
-        member_text(members, "messageModel", "CLUSTERING"),
-        member_text(members, "consumeFromWhere", "CONSUME_FROM_LAST_OFFSET"),
+        member_text(members, "consumeType", "CONSUME_PASSIVELY")[:NAME_MAX],
+        member_text(members, "messageModel", "CLUSTERING")[:NAME_MAX],
+        member_text(members, "consumeFromWhere", "CONSUME_FROM_LAST_OFFSET")[:NAME_MAX],
         subscriptions,
     )

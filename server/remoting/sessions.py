@@ -27,6 +27,9 @@ SILENT_S: Final = 120.0
 NOTIFY_S: Final = 0.1
 """Seconds after a change of a group's consumers until they are told of it, and of all changes meanwhile."""
 
+SUBSCRIPTIONS_SIZE_MAX: Final = 64 * 1024 * 1024
+"""Characters of the topics and expressions that all clients together may subscribe to."""
+
 GROUPS_PER_CLIENT_MAX: Final = 4_096
 """Groups that one connection may register: an application with more uses several client instances."""
 
@@ -106,6 +109,7 @@ class RemotingSessions:
         self._producers_by_id: dict[str, dict[RemotingConnection, int]] = {}
         """The connections of each producer by its client id, with the number of groups there."""
         self._subscriptions = 0
+        self._subscriptions_size = 0
 
     # -- heartbeats
 
@@ -138,10 +142,15 @@ class RemotingSessions:
             if known is not None and self._attach(connection, (False, group), known.members, client):
                 self._notify(group, known)
             return
-        before = 0 if known is None else len(known.heartbeat.subscriptions)
-        grown = len(heartbeat.subscriptions) - before
+        before = {} if known is None else known.heartbeat.subscriptions
+        grown = len(heartbeat.subscriptions) - len(before)
         if grown > 0 and self._subscriptions + grown > self._topics_max():
             raise OverLimit("client_topics", f"all clients together already have {self._subscriptions} subscriptions")
+        size = _size_of(heartbeat.subscriptions) - _size_of(before)
+        if size > 0 and self._subscriptions_size + size > SUBSCRIPTIONS_SIZE_MAX:
+            raise OverLimit(
+                "client_topics", f"all subscriptions together already have {self._subscriptions_size} characters"
+            )
         if known is None:
             known = self._consumers[group] = ConsumerGroup(heartbeat)
             has_changed = True
@@ -149,6 +158,7 @@ class RemotingSessions:
             has_changed = _without_versions(known.heartbeat) != _without_versions(heartbeat)
             known.heartbeat = heartbeat
         self._subscriptions += grown
+        self._subscriptions_size += size
         if self._attach(connection, (False, group), known.members, client) or has_changed:
             self._notify(group, known)
 
@@ -204,6 +214,7 @@ class RemotingSessions:
         if not known.members:
             del self._consumers[group]
             self._subscriptions -= len(known.heartbeat.subscriptions)
+            self._subscriptions_size -= _size_of(known.heartbeat.subscriptions)
         self._notify(group, known)
 
     def _detached(self, connection: RemotingConnection, group: tuple[bool, str]) -> None:
@@ -287,6 +298,10 @@ class RemotingSessions:
             connection.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
 
+def _size_of(subscriptions: Mapping[str, Subscription]) -> int:
+    return sum(len(topic) + len(each.expression) + len(each.expression_type) for topic, each in subscriptions.items())
+
+
 def _without_versions(heartbeat: Heartbeat) -> Mapping[str, tuple[str, str]]:
     """Return the subscriptions as they filter: a client that starts again has another version of the same."""
     return {topic: (each.expression, each.expression_type) for topic, each in heartbeat.subscriptions.items()}
@@ -297,6 +312,9 @@ LOCK_S: Final = 60.0
 
 LOCKS_PER_GROUP_MAX: Final = 65_536
 """Queues of one group that may be locked at the same time."""
+
+LOCKS_MAX: Final = 250_000
+"""Queues of all groups together that may be locked at the same time: a lock takes some 300 bytes."""
 
 QueueKey = tuple[str, int]
 """A topic and the number of one of its queues."""
@@ -312,22 +330,27 @@ class QueueLocks:
         self._clock = clock
         self._locks: dict[str, dict[QueueKey, tuple[str, float]]] = {}
         """The owner and the end of each lock, by group and queue."""
+        self._count = 0
 
     def lock(self, group: str, client_id: str, queues: Sequence[QueueKey]) -> list[QueueKey]:
         """Lock the queues for a client, and return those that it holds now. Raises OverLimit."""
         now_s = self._clock.monotonic_s()
         locks = self._locks.setdefault(group, {})
-        if len(locks) + len(queues) > LOCKS_PER_GROUP_MAX:
+        if len(locks) + len(queues) > LOCKS_PER_GROUP_MAX or self._count + len(queues) > LOCKS_MAX:
             self.sweep()
             locks = self._locks.setdefault(group, {})
             if len(locks) + len(queues) > LOCKS_PER_GROUP_MAX:
                 raise OverLimit("client_topics", f"group {group} has already locked {len(locks)} queues")
+            if self._count + len(queues) > LOCKS_MAX:
+                raise OverLimit("client_topics", f"all groups together have already locked {self._count} queues")
+        before = len(locks)
         owned: list[QueueKey] = []
         for queue in queues:
             owner, until_s = locks.get(queue, ("", 0.0))
             if owner == client_id or until_s <= now_s:
                 locks[queue] = client_id, now_s + LOCK_S
                 owned.append(queue)
+        self._count += len(locks) - before
         return owned
 
     def unlock(self, group: str, client_id: str, queues: Iterable[QueueKey]) -> None:
@@ -336,6 +359,7 @@ class QueueLocks:
         for queue in queues:
             if locks.get(queue, ("", 0.0))[0] == client_id:
                 del locks[queue]
+                self._count -= 1
         if not locks:
             self._locks.pop(group, None)
 
@@ -350,5 +374,6 @@ class QueueLocks:
         for group, locks in list(self._locks.items()):
             for queue in [each for each, (_, until_s) in locks.items() if until_s <= now_s]:
                 del locks[queue]
+                self._count -= 1
             if not locks:
                 del self._locks[group]

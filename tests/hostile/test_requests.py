@@ -146,9 +146,9 @@ def test_long_expressions_and_endpoints_are_not_read(caller: Caller) -> None:
     """A tag expression of 16 MB held the loop up for two seconds, and a thousand of them were remembered."""
     caller.code("QueryRoute", good_request("QueryRoute").SerializeToString())
     receive = good_request("ReceiveMessage")
-    receive.filter_expression.expression = "x" * 4_096
+    receive.filter_expression.expression = "x" * 16_384
     assert caller.code("ReceiveMessage", receive.SerializeToString()) in {"OK", "MESSAGE_NOT_FOUND"}
-    for kind, expression in (("TAG", "x" * 4_097), ("TAG", "a||" * 20_000), ("SQL", "a = 1 OR " * 1_000 + "b = 1")):
+    for kind, expression in (("TAG", "x" * 16_385), ("TAG", "a||" * 20_000), ("SQL", "a = 1 OR " * 1_000 + "b = 1")):
         receive.filter_expression.type = definition.FilterType.Value(kind)
         receive.filter_expression.expression = expression
         assert caller.code("ReceiveMessage", receive.SerializeToString()) == "ILLEGAL_FILTER_EXPRESSION"

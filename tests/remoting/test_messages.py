@@ -13,6 +13,7 @@ from quarry_mq.protocol.messages.property_names import DELAY_LEVEL
 from quarry_mq.protocol.remoting.batches import BatchedMessage
 from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
 from quarry_mq.protocol.remoting.frames import write_command
+from quarry_mq.server.remoting import sessions
 from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import Group, Permission, TopicType
 from quarry_mq.store.record import StoredMessage, parse_offset_message_id
@@ -344,6 +345,40 @@ def test_a_consumer_without_heartbeats_leaves_its_group(serve: Serve) -> None:
         await until(silent.ended.is_set, "its connection is closed")
         await silent.close()
         assert json.loads((await client.call(38, {"consumerGroup": "G"})).body) == {"consumerIdList": ["c1"]}
+
+    serve(test)
+
+
+def test_what_clients_say_of_themselves_takes_bounded_memory(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "SUBSCRIPTIONS_SIZE_MAX", 300)
+    monkeypatch.setattr(sessions, "LOCKS_MAX", 3)
+
+    async def test(broker: RunningBroker, client: RemotingClient) -> None:
+        for topic in "TUV":
+            broker.topic(topic)
+        known = broker.broker._remoting.sessions
+        assert (await client.heartbeat("G", "T", client_id="c" * 300)).code == ResponseCode.INVALID_PARAMETER
+        assert (await client.heartbeat("G", "T", expression="x" * 200)).code == ResponseCode.SUCCESS
+        assert (await client.heartbeat("H", "T", expression="x" * 200)).code == ResponseCode.SYSTEM_BUSY
+        assert (await client.heartbeat("G", "T", expression="x")).code == ResponseCode.SUCCESS
+        assert (await client.heartbeat("H", "T", expression="x" * 200)).code == ResponseCode.SUCCESS
+        for group in "GH":
+            await client.call(35, {"clientID": "c1", "consumerGroup": group})
+        assert known._subscriptions_size == 0
+
+        def locking(*queues: tuple[str, int], group: str = "G") -> bytes:
+            rows = [{"brokerName": "b", "queueId": number, "topic": topic} for topic, number in queues]
+            return json.dumps({"clientId": "c1", "consumerGroup": group, "mqSet": rows}).encode()
+
+        assert (await client.call(41, body=locking(("T" * 300, 0)))).code == ResponseCode.INVALID_PARAMETER
+        assert (await client.call(41, body=locking(("T", 0), ("T", 1)))).code == ResponseCode.SUCCESS
+        refused = await client.call(41, body=locking(("T", 0), ("T", 1), group="H"))
+        assert refused.code == ResponseCode.SYSTEM_BUSY
+        assert (await client.call(42, body=locking(("T", 0), ("T", 1)))).code == ResponseCode.SUCCESS
+        assert (await client.call(41, body=locking(("T", 0), ("T", 1), group="H"))).code == ResponseCode.SUCCESS
+        broker.clock.push(61)
+        broker.broker._remoting._locks.sweep()
+        assert broker.broker._remoting._locks._count == 0
 
     serve(test)
 
