@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from tests.e2e.broker import Broker, environment_of
+from tests.hostile.absurd import GOOD_NAME
 from tests.hostile.caller import Caller, assert_unharmed
 
 SETTINGS: Mapping[str, object] = {
@@ -25,7 +26,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     root = tmp_path_factory.mktemp("hostile")
     broker = Broker(root / "store", logs=root / "logs", environment=environment_of(SETTINGS))
     try:
-        yield broker.start()
+        broker.start()
+        broker.administer("topic", "create", GOOD_NAME)  # for good requests, whichever test comes first
+        yield broker
         assert_unharmed(broker)
         broker.stop()
     finally:
