@@ -38,9 +38,12 @@ CHECKED_TOO_OFTEN_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
 """The topic name in the key of the checkpoint of queues in RocksDB. No real topic can have this name."""
 
+DEFAULT_TOPIC: Final = "TBW102"
+"""The topic whose route producers ask for when their own topic does not exist: it says how new topics are made."""
+
 SYSTEM_TOPICS: Final = frozenset(
     {
-        "TBW102",
+        DEFAULT_TOPIC,
         SCHEDULE_TOPIC,
         "BenchmarkTest",
         HALF_TOPIC,

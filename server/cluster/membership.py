@@ -33,6 +33,7 @@ from quarry_mq.server.addresses import Address
 from quarry_mq.server.errors import NoSuchMember
 from quarry_mq.server.tasks import LastErrors
 from quarry_mq.store.errors import Forbidden, Invalid, StoreDamaged
+from quarry_mq.store.metadata import READ_WRITE, Permission
 from quarry_mq.store.metadata.rows import Document, encode_document
 from quarry_mq.store.replication import ReplicatedRows, SharedKind, SharedRow
 
@@ -264,8 +265,12 @@ class Members:
     @property
     def is_draining(self) -> bool:
         """True while this member takes no new messages."""
-        own = self._members.get(self._own_name)
-        return own is not None and own.state is MemberState.DRAINING
+        return self.limit_of(self._own_name) is Permission.READ
+
+    def limit_of(self, name: str) -> Permission:
+        """Return the most that clients may do at a member, whatever a topic allows: a draining one is only read."""
+        member = self._members.get(name)
+        return Permission.READ if member is not None and member.state is MemberState.DRAINING else READ_WRITE
 
     def announce(self, own: Member) -> None:
         """Store the addresses of this member. Whether it is draining stays as it was."""

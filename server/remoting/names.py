@@ -11,7 +11,7 @@ from typing import Final
 
 import orjson
 
-from quarry_mq.protocol.names import RETRY_PREFIX, is_system_topic, reply_topic_name, retry_topic_name
+from quarry_mq.protocol.names import DEFAULT_TOPIC, RETRY_PREFIX, is_system_topic, reply_topic_name, retry_topic_name
 from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.cluster.membership import Members, MemberState
@@ -33,11 +33,10 @@ from quarry_mq.server.security.credentials import Access
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks import TimeSlice
 from quarry_mq.store.errors import Forbidden, Invalid
-from quarry_mq.store.metadata import READ_WRITE, GroupTable, Permission, Topic, TopicTable, TopicType, check_group_name
+from quarry_mq.store.metadata import GroupTable, Topic, TopicTable, TopicType, check_group_name
 from quarry_mq.store.metadata.topics import group_topic
 from quarry_mq.store.security.model import Action, ResourceKind
 
-DEFAULT_TOPIC: Final = "TBW102"
 TOPICS_LISTED_MAX: Final = 200_000
 """Topics in one list: RocketMQ has no pages, and this many fit into a frame."""
 
@@ -105,8 +104,7 @@ class NameService:
             # all members serve this protocol where they serve gRPC, and each names the same addresses for a broker
             reached_at = member.advertised_to(is_secure=call.connection.is_secure)
             if reached_at is not None:
-                is_draining = members.is_draining if member is members.own else member.state is MemberState.DRAINING
-                limit = Permission.READ if is_draining else READ_WRITE
+                limit = members.limit_of(member.name)
                 brokers.append(RoutedBroker(member.name, broker.cluster, str(reached_at), limit))
         return sorted(brokers)
 

@@ -112,7 +112,7 @@ class RemotingPulls:
 
     def _is_reset(self, call: RemotingCall, group: str, queue: QueueId) -> bool:
         """Answer a pull with the offset where the group goes on, if an operator has moved it since the last pull."""
-        offset = self._resets.get(group, {}).pop(queue, None) if self._resets else None
+        offset = self._resets.get(group, {}).pop(queue, None)
         if offset is None:
             return False
         self._answer(call, queue, ResponseCode.PULL_OFFSET_MOVED, offset, remark="OFFSET_RESET")
@@ -324,7 +324,7 @@ class RemotingPulls:
 
     def _commit(self, group: str, queue: QueueId, offset: int) -> None:
         """Store an offset; one beyond the queue's end would hide what comes later, and is brought back to the end."""
-        if self._resets and queue in self._resets.get(group, {}):
+        if queue in self._resets.get(group, {}):
             return
         maximum = self._messages.maximum(queue)
         self._delivery.commit_offset(group, queue, QueueOffset(max(0, min(offset, maximum))), ends_below=True)

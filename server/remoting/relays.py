@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from quarry_mq.protocol.messages.property_names import CLUSTER, PUSH_REPLY_TIME, REPLY_TO_CLIENT
+from quarry_mq.protocol.names import DEFAULT_TOPIC
 from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
 from quarry_mq.protocol.remoting.frames import Command
 from quarry_mq.server.front.remoting import Handler, RemotingCall
@@ -107,7 +108,7 @@ class RemotingRelays:
         return {
             "producerGroup": header.group,
             "topic": header.topic,
-            "defaultTopic": "TBW102",
+            "defaultTopic": DEFAULT_TOPIC,
             "defaultTopicQueueNums": "4",
             "queueId": str(header.queue_number),
             "sysFlag": str(header.system_flag),

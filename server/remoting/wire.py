@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from quarry_mq.protocol.names import DEFAULT_TOPIC
 from quarry_mq.protocol.remoting.codes import ResponseCode
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.message import QueueId
@@ -222,4 +223,4 @@ def _broker(broker: RoutedBroker) -> dict[str, Json]:
 
 def default_topic(queues: int) -> Topic:
     """Return the topic that producers ask for when their own does not exist: it says how new topics are made."""
-    return Topic("TBW102", TopicType.MIXED, queues, queues)
+    return Topic(DEFAULT_TOPIC, TopicType.MIXED, queues, queues)

@@ -10,7 +10,7 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as defini
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.clients import ClientRegistry
-from quarry_mq.server.cluster.membership import SLOTS, Members, MemberState
+from quarry_mq.server.cluster.membership import SLOTS, Members
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.routing import BrokerIdentity, assigned_queues, route_queues
@@ -185,14 +185,13 @@ class RouteService:
         own, members = self._broker_at(call, dialled), self._members
         if members is None:
             return [Place(own, READ_WRITE)]
-        places = [Place(own, Permission.READ if members.is_draining else READ_WRITE)]
+        places = [Place(own, members.limit_of(own.name))]
         for member in members.routed():
             address = member.advertised_to(is_secure=call.is_secure)
             if address is not None:
                 broker = definition.Broker(name=member.name, id=MASTER)
                 _fill_endpoints(broker.endpoints, address)
-                limit = Permission.READ if member.state is MemberState.DRAINING else READ_WRITE
-                places.append(Place(broker, limit))
+                places.append(Place(broker, members.limit_of(member.name)))
         return sorted(places, key=lambda place: place.broker.name)
 
     def _broker_at(self, call: Call, dialled: definition.Endpoints) -> definition.Broker:

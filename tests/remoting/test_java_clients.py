@@ -87,7 +87,7 @@ def names_of_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def played(names: str, class_path: str, *words: str, options: Sequence[str] = ()) -> str:
-    """What a scenario prints; its topic and its name are the words."""
+    """Return what a scenario prints. The words are its topic and its name."""
     command = ["java", "-Drocketmq.client.logUseSlf4j=true", *options, "-cp", f"{HERE / 'java' / 'src'}:{class_path}"]
     done = subprocess.run(
         [*command, "Scenarios", names, *words], capture_output=True, text=True, timeout=TIMEOUT_S, check=False

@@ -33,7 +33,7 @@ from quarry_mq.server.admin_port.official.edge import Context, Names, in_band
 from quarry_mq.server.admin_port.official.lag import LagCalls
 from quarry_mq.server.admin_port.official.queries import QueryCalls
 from quarry_mq.server.clients import ClientRegistry
-from quarry_mq.server.cluster.membership import Members, MemberState
+from quarry_mq.server.cluster.membership import Members
 from quarry_mq.server.counters import RecentRates
 from quarry_mq.server.delivery.model import StoredSince
 from quarry_mq.server.front import Front
@@ -129,10 +129,10 @@ class TopicCalls:
         facts, members = self._administration.facts, self._members
         if members is None:
             return [_Place(facts.name, facts.advertised_address, READ_WRITE)]
-        places = [_Place(facts.name, facts.advertised_address, Permission.READ if members.is_draining else READ_WRITE)]
+        places = [_Place(facts.name, facts.advertised_address, members.limit_of(facts.name))]
         for member in members.routed():
-            limit = Permission.READ if member.state is MemberState.DRAINING else READ_WRITE
-            places.append(_Place(member.name, member.address or member.tls_address or "", limit))
+            address = member.address or member.tls_address or ""
+            places.append(_Place(member.name, address, members.limit_of(member.name)))
         return sorted(places, key=lambda place: place.name)
 
 

@@ -120,7 +120,7 @@ class RemotingStatistics:
 
     def _stats(self, call: RemotingCall) -> None:
         name, key = text_of(call.fields, "statsName"), text_of(call.fields, "statsKey")
-        self._require(call, Action.GET)
+        self._require(call)
         now = self._now()
         if (name, key) not in now.counts:
             raise RemotingRefused(ResponseCode.SYSTEM_ERROR, f"The stats <{name[:64]}> <{key[:255]}> not exist")
@@ -153,7 +153,7 @@ class RemotingStatistics:
     # -- the broker
 
     def _runtime_info(self, call: RemotingCall) -> None:
-        self._require(call, Action.GET)
+        self._require(call)
         table = {**_UNKNOWN, **self._times(), **self._rates(), **self._log(), **self._days_before()}
         call.answer(body=orjson.dumps({"table": table}))
 
@@ -223,7 +223,7 @@ class RemotingStatistics:
 
     def _config(self, call: RemotingCall) -> None:
         """Answer with the settings that have a name in RocketMQ."""
-        self._require(call, Action.GET)
+        self._require(call)
         settings = self._settings
         properties = {
             "autoCreateSubscriptionGroup": settings.groups.auto_create,
@@ -255,8 +255,8 @@ class RemotingStatistics:
     def _moved(self) -> Moved:
         return Moved(self._traffic.messages_sent, self._traffic.messages_received)
 
-    def _require(self, call: RemotingCall, action: Action) -> None:
-        self._edge.require(call, (Access(ResourceKind.CLUSTER, self._settings.broker.cluster, action),))
+    def _require(self, call: RemotingCall) -> None:
+        self._edge.require(call, (Access(ResourceKind.CLUSTER, self._settings.broker.cluster, Action.GET),))
 
 
 def _gib(size: int) -> str:

@@ -1,6 +1,6 @@
 """Users and rules by remoting, as RocketMQ's tools show and change them. They are for super users alone.
 
-Without users (`security.authentication` off) nobody may make any: whoever reaches the port could let himself in later.
+Without users (`security.authentication` off) nobody may make any: a stranger could make a user for later.
 A user's secret is never answered.
 
 | RocketMQ | here |
@@ -12,7 +12,7 @@ A user's secret is never answered.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import Enum
 from typing import Final, TypeVar
@@ -66,7 +66,7 @@ class RemotingUsers:
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
-        handler = self._edge.handler
+        handler = self._for_super
         return {
             RequestCode.CREATE_USER: handler(self._create_user),
             RequestCode.UPDATE_USER: handler(self._update_user),
@@ -83,7 +83,6 @@ class RemotingUsers:
     # -- users
 
     def _create_user(self, call: RemotingCall) -> None:
-        self._require_super(call)
         body, now_ms = json_object(call.command.body), self._clock.wall_ms()
         password = member_text(body, "password")
         if not password:
@@ -97,7 +96,6 @@ class RemotingUsers:
 
     def _update_user(self, call: RemotingCall) -> None:
         """Change a user. A new password replaces all secrets of the user."""
-        self._require_super(call)
         body = json_object(call.command.body)
         user = self._user(text_of(call.fields, "username"))
         if kind := member_text(body, "userType"):
@@ -116,18 +114,15 @@ class RemotingUsers:
 
     def _delete_user(self, call: RemotingCall) -> None:
         """Delete a user with all rules; one that does not exist is deleted already."""
-        self._require_super(call)
         name = text_of(call.fields, "username")
         if self._users.get_sealed(name) is not None:
             self._users.delete(name)
         call.answer()
 
     def _get_user(self, call: RemotingCall) -> None:
-        self._require_super(call)
         call.answer(body=orjson.dumps(_user_info(self._user(text_of(call.fields, "username")))))
 
     def _list_users(self, call: RemotingCall) -> None:
-        self._require_super(call)
         wanted = call.fields.get("filter", "")
         found = [_user_info(each) for each in _few(self._users.list()) if wanted in each.name]
         call.answer(body=orjson.dumps(found))
@@ -136,7 +131,6 @@ class RemotingUsers:
 
     def _put_rules(self, call: RemotingCall) -> None:
         """Set rules in turn; each replaces that of the same resource and decision."""
-        self._require_super(call)
         user = self._user(_subject(call))
         policies = member_objects(json_object(call.command.body), "policies")
         rules = [_rule(entry) for policy in policies for entry in member_objects(policy, "entries")]
@@ -146,24 +140,21 @@ class RemotingUsers:
 
     def _delete_rules(self, call: RemotingCall) -> None:
         """Remove the rules of a resource, or all rules of a user."""
-        self._require_super(call)
         user = self._user(_subject(call))
         resource = call.fields.get("resource")
-        wanted = [_resource(resource)] if resource else {rule.resource for rule in self._rules(user.name)}
+        wanted = [_resource(resource)] if resource else {each for each, _ in self._policies.get(user.name).rules}
         for each in wanted:
             with contextlib.suppress(RuleNotFound):
                 self._policies.remove_rule(user.name, each, None)
         call.answer()
 
     def _get_rules(self, call: RemotingCall) -> None:
-        self._require_super(call)
         policy = self._policies.get(self._user(_subject(call)).name)
         if not policy.rules:
             raise RemotingRefused(ResponseCode.POLICY_NOT_EXIST, f"user {policy.user} has no rules")
         call.answer(body=orjson.dumps(_rules_info(policy)))
 
     def _list_rules(self, call: RemotingCall) -> None:
-        self._require_super(call)
         subject, resource = call.fields.get("subjectFilter", ""), call.fields.get("resourceFilter", "")
         infos = [_rules_info(each) for each in _few(self._policies.list()) if subject in SUBJECT_PREFIX + each.user]
         if resource:
@@ -172,22 +163,25 @@ class RemotingUsers:
 
     # -- common parts
 
-    def _require_super(self, call: RemotingCall) -> None:
-        if not self._edge.has_users:
-            raise Forbidden("this broker asks for no users: turn on security.authentication first")
-        self._edge.require(call, ())
-        caller = self._users.get_sealed(self._edge.user)
-        if caller is None or caller.kind is not UserKind.SUPER:
-            raise Forbidden("only super users may change users and rules")
+    def _for_super(self, serve: Callable[[RemotingCall], None]) -> Handler:
+        """Return a handler that serves super users alone."""
+
+        def check_and_serve(call: RemotingCall) -> None:
+            if not self._edge.has_users:
+                raise Forbidden("this broker asks for no users: turn on security.authentication first")
+            self._edge.require(call, ())
+            caller = self._users.get_sealed(self._edge.user)
+            if caller is None or caller.kind is not UserKind.SUPER:
+                raise Forbidden("only super users may change users and rules")
+            serve(call)
+
+        return self._edge.handler(check_and_serve)
 
     def _user(self, name: str) -> SealedUser:
         user = self._users.get_sealed(name)
         if user is None:
             raise RemotingRefused(ResponseCode.USER_NOT_EXIST, f"no user {name[:64]}")
         return user
-
-    def _rules(self, name: str) -> Iterable[Rule]:
-        return self._policies.get(name).rules.values()
 
 
 _Row = TypeVar("_Row")
