@@ -2,6 +2,7 @@ package quarry.bench;
 
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Random;
 
 /** The words of one line. */
 final class Command {
@@ -28,6 +29,13 @@ final class Command {
 
     int number(String name) {
         return Integer.parseInt(text(name));
+    }
+
+    /** Random bytes: the client compresses nothing below its limit, but a server or disk might. */
+    byte[] body() {
+        byte[] body = new byte[number("body")];
+        new Random(number("seed")).nextBytes(body);
+        return body;
     }
 
     double seconds() {

@@ -8,7 +8,6 @@ import java.time.Duration;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Random;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Semaphore;
@@ -38,7 +37,6 @@ public final class LoadGenerator {
     private static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     private static final Duration INVISIBLE = Duration.ofSeconds(60);
     private static final Duration AWAIT = Duration.ofSeconds(1);
-    private static final int LAST_ANSWERS_S = 20;
     private static final int STEADY_IN_FLIGHT_MAX = 8192;
     private static final Runnable NOTHING = () -> { };
 
@@ -89,7 +87,7 @@ public final class LoadGenerator {
     /** Every thread sends, waits for its receipt, sends again. */
     private String send(Command command) throws Exception {
         Producer producer = producer(command);
-        byte[] body = body(command);
+        byte[] body = command.body();
         Run run = new Run(command.seconds());
         Run.inThreads(command.number("threads"), () -> {
             while (run.goesOn()) {
@@ -102,29 +100,24 @@ public final class LoadGenerator {
     /** One thread keeps a fixed number of sends in flight. */
     private String pipeline(Command command) throws Exception {
         Producer producer = producer(command);
-        byte[] body = body(command);
-        int inFlight = command.number("in-flight");
-        Semaphore room = new Semaphore(inFlight);
+        byte[] body = command.body();
         Run run = new Run(command.seconds());
-        while (run.goesOn()) {
-            room.acquire();
-            sendAsync(producer, message(command, body), System.nanoTime(), run, room);
-        }
-        room.tryAcquire(inFlight, LAST_ANSWERS_S, TimeUnit.SECONDS);
+        run.keepInFlight(command.number("in-flight"),
+            room -> sendAsync(producer, message(command, body), System.nanoTime(), run, room));
         return run.answer();
     }
 
     /** One thread sends at a fixed rate. Time counts from when a send was due, so that nobody gains by being late. */
     private String steady(Command command) throws Exception {
         Producer producer = producer(command);
-        byte[] body = body(command);
+        byte[] body = command.body();
         Semaphore room = new Semaphore(STEADY_IN_FLIGHT_MAX);
         Run run = new Run(command.seconds());
         atRate(command.number("rate"), run, due -> {
             room.acquire();
             sendAsync(producer, message(command, body), due, run, room);
         });
-        room.tryAcquire(STEADY_IN_FLIGHT_MAX, LAST_ANSWERS_S, TimeUnit.SECONDS);
+        room.tryAcquire(STEADY_IN_FLIGHT_MAX, Run.LAST_ANSWERS_S, TimeUnit.SECONDS);
         return run.answer();
     }
 
@@ -149,7 +142,7 @@ public final class LoadGenerator {
     private String mixed(Command command) throws Exception {
         Producer producer = producer(command);
         SimpleConsumer consumer = consumer(command);
-        byte[] body = body(command);
+        byte[] body = command.body();
         int batch = command.number("batch");
         int senders = command.number("threads");
         AtomicInteger started = new AtomicInteger();
@@ -174,7 +167,7 @@ public final class LoadGenerator {
     private String wake(Command command) throws Exception {
         Producer producer = producer(command);
         SimpleConsumer consumer = consumer(command);
-        byte[] body = body(command);
+        byte[] body = command.body();
         int rate = command.number("rate");
         int batch = command.number("batch");
         Semaphore room = new Semaphore(STEADY_IN_FLIGHT_MAX);
@@ -192,7 +185,7 @@ public final class LoadGenerator {
                 }
             }
         });
-        room.tryAcquire(STEADY_IN_FLIGHT_MAX, LAST_ANSWERS_S, TimeUnit.SECONDS);
+        room.tryAcquire(STEADY_IN_FLIGHT_MAX, Run.LAST_ANSWERS_S, TimeUnit.SECONDS);
         return run.answerOfAll();
     }
 
@@ -243,7 +236,7 @@ public final class LoadGenerator {
         for (MessageView view : views) {
             whenAnswered(consumer.ackAsync(view), run, () -> run.succeeded(begin), open::countDown);
         }
-        open.await(LAST_ANSWERS_S, TimeUnit.SECONDS);
+        open.await(Run.LAST_ANSWERS_S, TimeUnit.SECONDS);
     }
 
     /** None where it failed, which is counted. */
@@ -307,13 +300,6 @@ public final class LoadGenerator {
 
     private static Message message(Command command, byte[] body) {
         return PROVIDER.newMessageBuilder().setTopic(command.text("topic")).setTag("created").setBody(body).build();
-    }
-
-    /** Random bytes: the client compresses nothing below its limit, but a server or disk might. */
-    private static byte[] body(Command command) {
-        byte[] body = new byte[command.number("body")];
-        new Random(command.number("seed")).nextBytes(body);
-        return body;
     }
 
     private interface Due {

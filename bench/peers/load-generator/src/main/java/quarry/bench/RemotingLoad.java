@@ -4,9 +4,6 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Random;
-import java.util.concurrent.Semaphore;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
@@ -19,7 +16,6 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 /** Load by the client of the remoting protocol. The endpoint of a command is the address of a name server. */
 final class RemotingLoad {
-    private static final int LAST_ANSWERS_S = 20;
     private static final int TIMEOUT_MS = 10_000;
 
     private final Map<String, DefaultMQProducer> producers = new HashMap<>();
@@ -44,7 +40,7 @@ final class RemotingLoad {
     /** Every thread sends, waits for the answer, sends again. */
     private String send(Command command) throws Exception {
         DefaultMQProducer producer = producer(command);
-        byte[] body = body(command);
+        byte[] body = command.body();
         Run run = new Run(command.seconds());
         Run.inThreads(command.number("threads"), () -> {
             while (run.goesOn()) {
@@ -65,12 +61,9 @@ final class RemotingLoad {
     /** One thread keeps a fixed number of sends in flight. */
     private String pipeline(Command command) throws Exception {
         DefaultMQProducer producer = producer(command);
-        byte[] body = body(command);
-        int inFlight = command.number("in-flight");
-        Semaphore room = new Semaphore(inFlight);
+        byte[] body = command.body();
         Run run = new Run(command.seconds());
-        while (run.goesOn()) {
-            room.acquire();
+        run.keepInFlight(command.number("in-flight"), room -> {
             long begin = System.nanoTime();
             producer.send(message(command, body), new SendCallback() {
                 @Override
@@ -85,8 +78,7 @@ final class RemotingLoad {
                     room.release();
                 }
             });
-        }
-        room.tryAcquire(inFlight, LAST_ANSWERS_S, TimeUnit.SECONDS);
+        });
         return run.answer();
     }
 
@@ -151,11 +143,5 @@ final class RemotingLoad {
 
     private static Message message(Command command, byte[] body) {
         return new Message(command.text("topic"), "created", body);
-    }
-
-    private static byte[] body(Command command) {
-        byte[] body = new byte[command.number("body")];
-        new Random(command.number("seed")).nextBytes(body);
-        return body;
     }
 }

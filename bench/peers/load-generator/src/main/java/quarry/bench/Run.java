@@ -4,9 +4,13 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
 
 /** What happened within the time of one command, and what still ended after it. */
 final class Run {
+    static final int LAST_ANSWERS_S = 20;
+
     private final long start = System.nanoTime();
     private final long end;
     private long[] latencies = new long[1 << 16];
@@ -78,6 +82,20 @@ final class Run {
 
     interface Work {
         void run() throws InterruptedException;
+    }
+
+    interface Send {
+        void begin(Semaphore room) throws Exception;
+    }
+
+    /** Keeps a fixed number of sends in flight, each of which releases its room when it is answered. */
+    void keepInFlight(int count, Send each) throws Exception {
+        Semaphore room = new Semaphore(count);
+        while (goesOn()) {
+            room.acquire();
+            each.begin(room);
+        }
+        room.tryAcquire(count, LAST_ANSWERS_S, TimeUnit.SECONDS);
     }
 
     static void inThreads(int count, Work work) throws InterruptedException {
