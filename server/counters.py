@@ -290,6 +290,7 @@ class Traffic:
         self.sent_by_topic: Final = TopCounts[InKey](topics_max, _other_in, _hides_topic)
         self.received_by_group: Final = TopCounts[PairKey](groups_max, _other_pair, _hides_pair)
         self.dead_lettered_by_group: Final = TopCounts[PairKey](groups_max, _other_pair, _hides_pair)
+        self.sent_back_by_group: Final = TopCounts[PairKey](groups_max, _other_pair, _hides_pair)
         self.committed_by_topic: Final = TopCounts[TopicKey](topics_max, _other_topic, _hides_topic)
         self.rolled_back_by_topic: Final = TopCounts[TopicKey](topics_max, _other_topic, _hides_topic)
         self.messages_sent = 0
@@ -333,6 +334,10 @@ class Traffic:
         self.messages_dead_lettered += 1
         self.dead_lettered_by_group.row(PairKey(group, topic), 1).count(1, 0)
 
+    def sent_back(self, group: str, topic: str) -> None:
+        """Count a message that a remoting consumer could not consume, and sent back."""
+        self.sent_back_by_group.row(PairKey(group, topic), 1).count(1, 0)
+
     def ended(self, topic: str, *, is_commit: bool) -> None:
         """Count a transaction that a producer has ended, once that is stored."""
         counts = self.committed_by_topic if is_commit else self.rolled_back_by_topic
@@ -343,7 +348,7 @@ class Traffic:
         for by_topic in (self.sent_by_topic, self.committed_by_topic, self.rolled_back_by_topic):
             by_topic.remove_if(lambda key: not topic_exists(key.topic))
             by_topic.review()
-        for by_group in (self.received_by_group, self.dead_lettered_by_group):
+        for by_group in (self.received_by_group, self.dead_lettered_by_group, self.sent_back_by_group):
             by_group.remove_if(lambda key: not topic_exists(key.topic) or not group_exists(key.group))
             by_group.review()
 

@@ -41,14 +41,16 @@ CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
 DEFAULT_TOPIC: Final = "TBW102"
 """The topic whose route producers ask for when their own topic does not exist: it says how new topics are made."""
 
-SYSTEM_TOPICS: Final = frozenset(
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+OPEN_TOPICS: Final = frozenset({TRACE_TOPIC, "BenchmarkTest"})
+"""System topics to which remoting clients send: their traces, and the messages of RocketMQ's benchmark."""
+
+SYSTEM_TOPICS: Final = OPEN_TOPICS | frozenset(
     {
         DEFAULT_TOPIC,
         SCHEDULE_TOPIC,
-        "BenchmarkTest",
         HALF_TOPIC,
         OPERATION_TOPIC,
-        "RMQ_SYS_TRACE_TOPIC",
         CHECKED_TOO_OFTEN_TOPIC,
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",

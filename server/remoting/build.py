@@ -143,7 +143,12 @@ class Remoting:
             return
         network, remoting = self._settings.network, self._settings.remoting
         listening: dict[str, str] = {}
-        for name, address in (("names_listen", remoting.names_listen), ("listen", remoting.listen)):
+        addresses = {
+            "names_listen": remoting.names_listen,
+            "listen": remoting.listen,
+            "fast_listen": remoting.fast_listen,
+        }
+        for name, address in addresses.items():
             if address == OFF:
                 continue
             is_plain_allowed = is_loopback(address) or network.plain_text == "everywhere"
@@ -153,8 +158,7 @@ class Remoting:
                 plain_too = network.tls == "optional" and is_plain_allowed
                 listening[name] = await self._front.start(address, tls, plain_too=plain_too)
             log.info("listening for remoting", address=listening[name], setting=f"remoting.{name}")
-        if len(listening) == 2:
-            self._names.listens_at(listening["names_listen"], listening["listen"])
+        self._names.listens_at(listening)
         self.listening = listening
 
     async def stop(self, grace_s: float) -> None:

@@ -6,12 +6,20 @@ list of name servers names this broker needs nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
 from typing import Final
 
 import orjson
 
-from quarry_mq.protocol.names import DEFAULT_TOPIC, RETRY_PREFIX, is_system_topic, reply_topic_name, retry_topic_name
+from quarry_mq.protocol.names import (
+    DEFAULT_TOPIC,
+    OPEN_TOPICS,
+    RETRY_PREFIX,
+    is_system_topic,
+    reply_topic_name,
+    retry_topic_name,
+)
 from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.cluster.membership import Members, MemberState
@@ -23,8 +31,8 @@ from quarry_mq.server.remoting.wire import (
     INHERIT,
     RemotingRefused,
     RoutedBroker,
+    broker_topic,
     cluster_info,
-    default_topic,
     text_of,
     topic_route,
 )
@@ -33,7 +41,7 @@ from quarry_mq.server.security.credentials import Access
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks import TimeSlice
 from quarry_mq.store.errors import Forbidden, Invalid
-from quarry_mq.store.metadata import GroupTable, Topic, TopicTable, TopicType, check_group_name
+from quarry_mq.store.metadata import GroupTable, Topic, TopicTable, check_group_name
 from quarry_mq.store.metadata.topics import group_topic
 from quarry_mq.store.security.model import Action, ResourceKind
 
@@ -62,12 +70,12 @@ class NameService:
         self._edge = edge
         self._directory = directory
         self._topics = topics
-        self._ports: tuple[int, int] | None = None
+        self._ports: Mapping[str, int] = {}
         self.configure(settings)
 
-    def listens_at(self, names: str, broker: str) -> None:
-        """Note the addresses of the name server's role and of the broker's, where these are different ports."""
-        self._ports = Address.parse(names).port, Address.parse(broker).port
+    def listens_at(self, listening: Mapping[str, str]) -> None:
+        """Note the addresses of the ports, by the names of their settings."""
+        self._ports = {name: Address.parse(address).port for name, address in listening.items()}
 
     def configure(self, settings: BrokerSettings) -> None:
         """Apply changed settings from now on."""
@@ -111,16 +119,14 @@ class NameService:
     def _address(self, call: RemotingCall) -> str:
         """Return the address of a broker that is alone.
 
-        Without `remoting.advertise` clients stay at the address that they dialled; those of the name server's port get
-        the broker's.
+        Without `remoting.advertise` clients stay at the address that they dialled; those of another port of this
+        protocol get the broker's.
         """
         if self._settings.remoting.advertise:
             return self._settings.remoting.advertise
-        if self._ports is not None:
-            names_port, broker_port = self._ports
-            dialled = Address.parse(call.connection.local)
-            if dialled.port == names_port:
-                return str(Address(dialled.host, broker_port))
+        dialled = Address.parse(call.connection.local)
+        if dialled.port in self._ports.values():
+            return str(Address(dialled.host, self._ports.get("listen", dialled.port)))
         return call.connection.local
 
     def _route(self, call: RemotingCall) -> None:
@@ -131,7 +137,7 @@ class NameService:
             self._edge.require(call, (*publish(name), *read(name), Access(ResourceKind.TOPIC, name, Action.GET)))
         topic, inherited = self._topics.get(name) or self._retry_topic(name) or self._own_topic(name), 0
         if topic is None and name == DEFAULT_TOPIC and self._settings.topics.auto_create:
-            topic, inherited = default_topic(self._settings.topics.default_queues), INHERIT
+            topic, inherited = broker_topic(DEFAULT_TOPIC, self._settings.topics.default_queues), INHERIT
         if topic is None:
             raise RemotingRefused(
                 ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server for the topic: {name}\n{_FAQ}"
@@ -154,11 +160,13 @@ class NameService:
         return group_topic(name)
 
     def _own_topic(self, name: str) -> Topic | None:
-        """Return a topic that exists on every broker of RocketMQ: that of replies, and those to try the broker with."""
+        """Return a topic that exists on every broker of RocketMQ: those of replies and traces, and those for trials."""
         broker = self._settings.broker
+        if name in OPEN_TOPICS:
+            return broker_topic(name, self._settings.topics.default_queues)
         if name not in (reply_topic_name(broker.cluster), broker.cluster, broker.name):
             return None
-        return Topic(name, TopicType.MIXED, 1, 1)
+        return broker_topic(name, 1)
 
     def _cluster_info(self, call: RemotingCall) -> None:
         call.answer(body=cluster_info(self.brokers(call)))

@@ -43,6 +43,7 @@ from quarry_mq.protocol.messages.property_names import (
 from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK
 from quarry_mq.protocol.names import (
     HALF_TOPIC,
+    OPEN_TOPICS,
     OPERATION_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
@@ -58,7 +59,7 @@ from quarry_mq.server.metadata import Directory
 from quarry_mq.server.pending import half_of, scheduled
 from quarry_mq.server.remoting.edge import RemotingEdge
 from quarry_mq.server.remoting.sessions import QueueLocks
-from quarry_mq.server.remoting.wire import INT32, RemotingRefused, integer_of, is_true, text_of
+from quarry_mq.server.remoting.wire import INT32, RemotingRefused, broker_topic, integer_of, is_true, text_of
 from quarry_mq.server.rpc.access import join, publish
 from quarry_mq.server.rpc.sends import SendStore
 from quarry_mq.server.settings.broker_settings import BrokerSettings
@@ -159,6 +160,7 @@ class RemotingSends:
         """Apply changed settings from now on."""
         self._limits = settings.for_wire()
         self._cluster = settings.broker.cluster
+        self._default_queues = settings.topics.default_queues
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -217,6 +219,8 @@ class RemotingSends:
         if name.startswith(RETRY_PREFIX):
             self._directory.group(name.removeprefix(RETRY_PREFIX))
             make_internal_topic(self._topics, name)
+        elif name in OPEN_TOPICS and self._topics.stored(name) is None:
+            self._topics.create(broker_topic(name, self._default_queues), internal=True)
         topic = self._directory.topic_to_send(name, self._edge.user)
         if Permission.WRITE not in topic.permission:
             raise Forbidden(f"the topic {name} may not be written")
@@ -392,7 +396,12 @@ class RemotingSends:
             waits = level or FIRST_RETRY_LEVEL + record.reconsume_times
             message = with_delay_level(copy._replace(topic=retry_topic, queue_number=number), waits)
 
-        self._copies.send([message], lambda _, error: self._edge.ended(call, error))
+        def stored(_: object, error: Exception | None) -> None:
+            if error is None:
+                self._sends.metrics.traffic.sent_back(name, record.topic)
+            self._edge.ended(call, error)
+
+        self._copies.send([message], stored)
 
     def _copy(self, record: StoredMessage, origin_topic: str) -> Message:
         properties = dict(record.properties)

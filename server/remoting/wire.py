@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from quarry_mq.protocol.names import DEFAULT_TOPIC
 from quarry_mq.protocol.remoting.codes import ResponseCode
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.message import QueueId
@@ -221,6 +220,6 @@ def _broker(broker: RoutedBroker) -> dict[str, Json]:
     }
 
 
-def default_topic(queues: int) -> Topic:
-    """Return the topic that producers ask for when their own does not exist: it says how new topics are made."""
-    return Topic(DEFAULT_TOPIC, TopicType.MIXED, queues, queues)
+def broker_topic(name: str, queues: int) -> Topic:
+    """Return a topic that every broker of RocketMQ has, as it is for clients before its first message."""
+    return Topic(name, TopicType.MIXED, queues, queues)

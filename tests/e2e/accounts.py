@@ -30,8 +30,8 @@ class Accounts:
     """A user without any rule."""
 
 
-def make_accounts(store: Path, *, operator: str | None = None) -> Accounts:
-    """Make the store with two users, and with a super user for whom a certificate stands: `operator` is its subject."""
+def make_accounts(store: Path, *, operator: str | None = None, administrator: Login | None = None) -> Accounts:
+    """Make the store with two users, and with super users: for `operator` stands a certificate of this subject."""
     key = new_key()
     shop, stranger = Login("shop", "secret-of-the-shop"), Login("stranger", "secret-of-the-stranger")
     opened = open_store(
@@ -46,6 +46,9 @@ def make_accounts(store: Path, *, operator: str | None = None) -> Accounts:
             opened.users.create(User(name=login.user, secrets=(Secret(1, login.secret, 0),), next_secret_number=2))
         if operator is not None:
             opened.users.create(User(name="operator", kind=UserKind.SUPER, certificates=(operator,)))
+        if administrator is not None:
+            secrets = (Secret(1, administrator.secret, 0),)
+            opened.users.create(User(name=administrator.user, kind=UserKind.SUPER, secrets=secrets))
         for resource, actions in (("topic:acme-*", {Action.PUB, Action.SUB}), ("group:billing*", {Action.SUB})):
             opened.policies.put_rule(shop.user, Rule(resource=Resource.parse(resource), actions=frozenset(actions)))
     finally:

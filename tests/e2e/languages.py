@@ -34,8 +34,8 @@ def digest(paths: Sequence[Path]) -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """One installation at a time, also between test runs."""
+def locked(path: Path) -> Iterator[None]:
+    """Wait until nobody else is here, also in another run of the tests."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -45,7 +45,7 @@ def _locked(path: Path) -> Iterator[None]:
 def installed(name: str, install: Callable[[Path], None]) -> Path:
     """The folder `name` of the cache; `install` fills it the first time. A failed attempt leaves nothing."""
     target = cache() / name
-    with _locked(cache() / f"{name}.lock"):
+    with locked(cache() / f"{name}.lock"):
         if not target.exists():
             unfinished = cache() / f"{name}.unfinished"
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -68,6 +68,20 @@ def need(*tools: str) -> None:
     for tool in tools:
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed")
+
+
+def checkout(repository: str, tag: str) -> Path:
+    """The files of a tagged version of one of RocketMQ's repositories. Skips the test where they cannot be had."""
+    need("git")
+
+    def install(folder: Path) -> None:
+        origin = f"{os.environ.get('ROCKETMQ_REPOSITORIES', 'https://github.com/apache')}/{repository}"
+        command = ["git", "clone", "--quiet", "--depth", "1", "--branch", tag, origin, str(folder / repository)]
+        cloned = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False)
+        if cloned.returncode:
+            pytest.skip(f"{origin} cannot be had: {cloned.stderr.strip()[-200:]}")
+
+    return installed(f"{repository}-{tag}", install) / repository
 
 
 def java_classes(name: str, project: Path) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from quarry_mq.protocol.remoting.batches import BatchedMessage
+from quarry_mq.protocol.remoting.codes import RequestCode
 from quarry_mq.protocol.remoting.frames import Command, Flag, FrameReader, Language, read_command, write_command
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import StoredMessage
@@ -101,6 +102,41 @@ class RemotingClient:
 
     async def heartbeat(self, group: str, *topics: str, client_id: str = "c1", **terms: Any) -> Command:
         return await self.call(34, body=heartbeat_body(client_id, group, *topics, **terms))
+
+
+def ask(address: str, *requests: tuple[int, Mapping[str, object], bytes], user: tuple[str, str] | None = None) -> None:
+    """Make requests one after the other, and see that each succeeds."""
+
+    async def whole() -> None:
+        client = await RemotingClient.connect(address)
+        client.user = user
+        try:
+            for code, fields, body in requests:
+                answer = await client.call(code, fields, body)
+                assert answer.code == 0, (code, fields, body, answer.remark)
+        finally:
+            await client.close()
+
+    asyncio.run(whole())
+
+
+def prepare(
+    address: str, topics: Iterable[str], groups: Iterable[str], *, queues: int, user: tuple[str, str] | None = None
+) -> None:
+    """Make the topics, and groups that read them from the first message on: most would begin with the next one."""
+    settings = {"readQueueNums": queues, "writeQueueNums": queues, "perm": 6, "defaultTopic": "TBW102"}
+    topics, groups = list(topics), list(groups)
+    ask(
+        address,
+        *((RequestCode.UPDATE_AND_CREATE_TOPIC, {**settings, "topic": topic}, b"") for topic in topics),
+        *((RequestCode.UPDATE_AND_CREATE_GROUP, {}, f'{{"groupName":"{group}"}}'.encode()) for group in groups),
+        *(
+            (RequestCode.UPDATE_CONSUMER_OFFSET,
+             {"consumerGroup": group, "topic": topic, "queueId": queue, "commitOffset": 0}, b"")
+            for group in groups for topic in topics for queue in range(queues)
+        ),
+        user=user,
+    )  # fmt: skip
 
 
 def send_fields(topic: str, queue: int = 0, **properties: str) -> dict[str, object]:

@@ -17,7 +17,7 @@ from quarry_mq.store.security.model import UserKind
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client
 from tests.conformance.secured import SECRET, SECURED, add_user
-from tests.remoting.client import RemotingClient, pull_fields
+from tests.remoting.client import RemotingClient, pull_fields, records_in
 from tests.remoting.conftest import Serve, address_of
 
 TOPIC: dict[str, object] = {
@@ -226,7 +226,10 @@ def test_statistics_of_the_broker(serve: Serve) -> None:
         assert (await client.call(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"})).code
         for _ in range(30):
             await client.send("T")
-        await client.pull("T", 0)
+        first = records_in((await client.pull("T", 0)).body)[0]
+        await client.heartbeat("G", "T")
+        back = {"group": "G", "offset": first.physical_offset, "delayLevel": 1, "originTopic": "T"}
+        assert (await client.call(36, back)).code == ResponseCode.SUCCESS
         for _ in range(6):
             broker.clock.push(10)
             statistics.sample()
@@ -235,6 +238,7 @@ def test_statistics_of_the_broker(serve: Serve) -> None:
         assert (count, round(rate, 1)) == (30, 0.5)
         assert (await stats("TOPIC_PUT_SIZE", "T"))[0] > 30 * 90
         assert (await stats("GROUP_GET_NUMS", "T@G"))[0] == 30
+        assert (await stats("SNDBCK_PUT_NUMS", "T@G"))[0] == 1
         for _ in range(7):
             broker.clock.push(10)
             statistics.sample()

@@ -383,6 +383,21 @@ def test_what_clients_say_of_themselves_takes_bounded_memory(serve: Serve, monke
     serve(test)
 
 
+def test_traces_of_clients_are_stored_and_other_topics_of_the_broker_refused(serve: Serve) -> None:
+    async def test(broker: RunningBroker, client: RemotingClient) -> None:
+        for topic in ("RMQ_SYS_TRACE_TOPIC", "BenchmarkTest"):
+            assert (await client.call(105, {"topic": topic})).code == ResponseCode.SUCCESS
+            for _ in range(2):
+                assert (await client.send(topic, b"what happened", KEYS="id")).code == ResponseCode.SUCCESS
+            records = records_in((await client.pull(topic, 0)).body)
+            assert [each.body for each in records] == [b"what happened"] * 2
+        for topic in ("SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "rmq_sys_mine"):
+            assert (await client.send(topic)).code == ResponseCode.TOPIC_NOT_EXIST
+        assert (await client.send("SCHEDULE_TOPIC_XXXX")).code == ResponseCode.NO_PERMISSION
+
+    serve(test, topics={"auto_create": False})
+
+
 def test_a_queue_is_locked_by_one_client_until_it_is_freed_or_a_minute_is_over(serve: Serve) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         def body(client_id: str, *numbers: int) -> bytes:

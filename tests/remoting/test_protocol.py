@@ -139,6 +139,18 @@ def test_a_port_of_its_own_speaks_tls_and_plain_text(serve: Serve) -> None:
     serve(test)
 
 
+def test_a_route_has_the_address_of_the_broker_whichever_port_is_asked(serve: Serve) -> None:
+    async def test(broker: RunningBroker, _client: RemotingClient) -> None:
+        broker.topic("T", queues=1)
+        for name in ("names_listen", "fast_listen", "listen"):
+            client = await RemotingClient.connect(address_of(broker, name))
+            route = await client.call(105, {"topic": "T"})
+            assert f'"{address_of(broker)}"'.encode() in route.body
+            await client.close()
+
+    serve(test, remoting={"fast_listen": "127.0.0.1:0"})
+
+
 def test_a_silent_connection_is_closed_and_one_with_heartbeats_is_not(serve: Serve) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         silent = await RemotingClient.connect(address_of(broker))

@@ -40,6 +40,7 @@ TOPIC_MESSAGES: Final = "TOPIC_PUT_NUMS"
 TOPIC_BYTES: Final = "TOPIC_PUT_SIZE"
 GROUP_MESSAGES: Final = "GROUP_GET_NUMS"
 GROUP_BYTES: Final = "GROUP_GET_SIZE"
+SENT_BACK: Final = "SNDBCK_PUT_NUMS"
 BROKER_SENT: Final = "BROKER_PUT_NUMS"
 BROKER_RECEIVED: Final = "BROKER_GET_NUMS"
 
@@ -148,6 +149,8 @@ class RemotingStatistics:
         for messages, size, key, row in rows:
             counts[messages, key] = counts.get((messages, key), 0) + row.messages
             counts[size, key] = counts.get((size, key), 0) + row.bytes
+        for pair, row in traffic.sent_back_by_group.rows():
+            counts[SENT_BACK, f"{pair.topic}@{pair.group}"] = row.messages
         return _Sample(self._clock.monotonic_s(), counts)
 
     # -- the broker

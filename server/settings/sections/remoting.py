@@ -19,14 +19,20 @@ class RemotingSection(Section):
         description="Where these clients reach their name server, or `off`. RocketMQ uses port 9876. All addresses "
         "answer both kinds of requests.",
     )
+    fast_listen: ListenAddressOrOff = Field(
+        default=OFF,
+        description="Where clients with the VIP channel reach the broker, or `off`. They take the port of the broker "
+        "less 2, which is 10909 for RocketMQ: its dashboard does so unless it is told otherwise, and so do clients "
+        "before 4.5.1.",
+    )
     advertise: AdvertisedAddress | None = Field(
         default=None,
         description="The address of the broker in routes for these clients. Default: the address that the client "
-        "dialled, with the port of `listen` if the client came by `names_listen`. In a cluster, routes have the "
-        "addresses at which the members serve gRPC (`network.advertise`).",
+        "dialled, with the port of `listen` if the client came by `names_listen` or `fast_listen`. In a cluster, "
+        "routes have the addresses at which the members serve gRPC (`network.advertise`).",
     )
 
     @property
     def is_on(self) -> bool:
         """Return whether the protocol is served at all."""
-        return self.listen != OFF or self.names_listen != OFF
+        return any(each != OFF for each in (self.listen, self.names_listen, self.fast_listen))
