@@ -25,8 +25,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
+from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX, RETRY_PREFIX
 from quarry_mq.store.message import Appended
+from quarry_mq.store.record import StoredMessage
 
 
 class BucketHistogram:
@@ -328,6 +329,15 @@ class Traffic:
         self.messages_received += messages
         self.bytes_received += size
         self.received_by_group.row(PairKey(group, topic, is_retry), messages).count(messages, size)
+
+    def delivered(self, group: str, topic: str, records: Sequence[StoredMessage]) -> None:
+        """Count the messages of a receive; those from the group's retry topics are counted separately."""
+        again = [each.size for each in records if each.topic.startswith(RETRY_PREFIX)]
+        if len(again) < len(records):
+            size = sum([each.size for each in records]) - sum(again)
+            self.received(group, topic, len(records) - len(again), size, is_retry=False)
+        if again:
+            self.received(group, topic, len(again), sum(again), is_retry=True)
 
     def dead_lettered(self, group: str, topic: str) -> None:
         """Count a message that went to the dead letters of its group."""

@@ -46,6 +46,16 @@ INTERNAL_PREFIX: Final = "%"
 """Prefix of the names of retry and dead letter topics, which only the broker creates."""
 
 
+POP_TOPICS: Final = "pop.topics"
+"""Attribute of a group: the topics of which the broker chooses messages for remoting consumers, joined by commas."""
+
+
+def pop_topics(group: Group | None) -> frozenset[str]:
+    """Return the topics in mode POP of a group, see `POP_TOPICS`; other topics have their queues shared out."""
+    text = "" if group is None else group.attributes.get(POP_TOPICS, "")
+    return frozenset(text.split(",")) if text else frozenset()
+
+
 def no_topic(name: str) -> str:
     """Return RocketMQ's text for a missing topic, which clients look for."""
     return f"No topic route info in name server for the topic: {name}: topic {name} does not exist"
@@ -120,6 +130,16 @@ class Directory:
         if group is not None:
             return group
         return self._make(self.group(name), owner)
+
+    def group_of_whole_topics(self, name: str, owner: str = ANYBODY) -> Group:
+        """Return a group that receives whole topics and not lite topics; otherwise as `group_to_receive`."""
+        group = self.group_to_receive(name, owner)
+        lite = LiteGroup.of(group)
+        if lite is not None:
+            raise IllegalGroupName(
+                f"consumer group {name} receives lite topics of {lite.bind_topic}, which need lite clients"
+            )
+        return group
 
     def lite_group(self, name: str, topic: str, owner: str = ANYBODY) -> tuple[Group, LiteGroup]:
         """Return a group that receives lite topics of this topic; one that is missing is created, bound to the topic.

@@ -97,12 +97,17 @@ def route_queues(topic: Topic) -> list[RouteQueue]:
     return [RouteQueue(number, permission) for number, permission in enumerate(permissions)]
 
 
+def require_readable(topic: Topic) -> None:
+    """Raise Forbidden for a topic that may not be read."""
+    if Permission.READ not in topic.permission or topic.read_queues < 1:
+        raise Forbidden(f"no readable queue: topic {topic.name} may not be read")
+
+
 def assigned_queues(topic: Topic, group: Group) -> list[int | None]:
     """Return the queues that each consumer of the group receives from; None is any queue of the broker.
 
     Every consumer gets the same list: which of them gets a message is decided at each receive. Raises Forbidden for a
     topic that may not be read.
     """
-    if Permission.READ not in topic.permission or topic.read_queues < 1:
-        raise Forbidden(f"no readable queue: topic {topic.name} may not be read")
+    require_readable(topic)
     return list(range(topic.read_queues)) if group.fifo else [None]

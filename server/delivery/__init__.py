@@ -4,7 +4,7 @@ here.
 
 from quarry_mq.server.delivery.delivery import Delivery
 from quarry_mq.server.delivery.fetch import GIVE_UP_COMMAND, DeadLetters, Forwarded, command_past
-from quarry_mq.server.delivery.handles import ReceiptHandle
+from quarry_mq.server.delivery.handles import ReceiptHandle, TimedHandle
 from quarry_mq.server.delivery.model import Delivered, MessageSource, ReceiveRequest
 from quarry_mq.server.delivery.retry_topics import retry_topic_name
 from quarry_mq.server.delivery.state.inflight import GroupState, InFlightTable, StateWriter
@@ -23,6 +23,7 @@ __all__ = [
     "ReceiveRequest",
     "StateWriter",
     "Subscription",
+    "TimedHandle",
     "WaitingPoll",
     "command_past",
     "retry_topic_name",

@@ -26,11 +26,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from quarry_mq.kv import WriteBatch
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.server.delivery.handles import ReceiptHandle, encode_all
+from quarry_mq.server.delivery.handles import ReceiptHandle, TimedHandle, encode_all
 from quarry_mq.server.delivery.model import Delivered, ReceiveRequest, Timers
 from quarry_mq.server.delivery.redelivery_timers import DueWalk, RecentRows, RedeliveryTimers, round_up
 from quarry_mq.server.delivery.state.inflight import DueEntry, GroupState, InFlight
@@ -90,6 +90,14 @@ SEARCHED_AT_ONCE: Final = 1_000
 """Rows that one step searches for a lost client's messages, before other work gets its turn."""
 TIMES_MAX: Final = 4_096
 """Distinct times that are read when a subscription is opened. Later times are read when these have passed."""
+
+
+class Changed(NamedTuple):
+    """A delivery after its invisible time was changed."""
+
+    receipt_handle: str
+    """It replaces the handle that the client had before."""
+    visible_at_ms: int
 
 
 class Deliveries:
@@ -221,13 +229,11 @@ class Deliveries:
         previous: InFlight | None = None,
     ) -> Delivered:
         """Hand the message out, for the first time or again."""
-        now_ms = self._clock.wall_ms()
-        leased = request.invisible_ms is None
-        invisible_ms = self._settings.lease_ms if request.invisible_ms is None else request.invisible_ms
+        invisible_ms, visible_at_ms, lease_until_ms = self._hidden_times(request)
         row = InFlight(
-            now_ms + invisible_ms,
+            visible_at_ms,
             self._new_id(),
-            now_ms + self._settings.lease_total_ms if leased else 0,
+            lease_until_ms,
             _attempts_before(message, record, previous) + 1,
             request.client_id,
             request.attempt_id if request.is_ordered else "",
@@ -244,11 +250,7 @@ class Deliveries:
     ) -> list[Delivered]:
         """Hand out new messages of a queue, all of them now. This does what `begin` does, in fewer steps."""
         assert NEXT[State.WAITING, Event.HANDED_OUT] is State.HIDDEN
-        now_ms = self._clock.wall_ms()
-        leased = request.invisible_ms is None
-        invisible_ms = self._settings.lease_ms if request.invisible_ms is None else request.invisible_ms
-        visible_at_ms = now_ms + invisible_ms
-        lease_until_ms = now_ms + self._settings.lease_total_ms if leased else 0
+        invisible_ms, visible_at_ms, lease_until_ms = self._hidden_times(request)
         client_id, attempt_id = request.client_id, request.attempt_id if request.is_ordered else ""
         is_retry, delivery_id = subscription.is_retry, self._delivery_id
         rows: dict[QueueOffset, InFlight] = {}
@@ -276,13 +278,24 @@ class Deliveries:
             for (_, record), row, handle in zip(records, rows.values(), handles, strict=True)
         ]
 
+    def _hidden_times(self, request: ReceiveRequest) -> tuple[int, int, int]:
+        """Return how long and until when a receive hides its messages, and until when their leases last (0: none)."""
+        now_ms = self._clock.wall_ms() if request.handed_out_at_ms is None else request.handed_out_at_ms
+        if request.invisible_ms is not None:
+            return request.invisible_ms, now_ms + request.invisible_ms, 0
+        return self._settings.lease_ms, now_ms + self._settings.lease_ms, now_ms + self._settings.lease_total_ms
+
     def hand_out_again(
-        self,
-        message: GroupMessage,
-        record: StoredMessage,
-        row: InFlight,
+        self, message: GroupMessage, record: StoredMessage, row: InFlight, request: ReceiveRequest
     ) -> Delivered:
-        """Repeat the same delivery for a client that did not get the answer: it is neither counted nor changed."""
+        """Repeat the same delivery for a client that did not get the answer: it is not counted.
+
+        It is hidden until the same time as before, unless the receive names a time at which it begins.
+        """
+        if request.handed_out_at_ms is not None:
+            _, visible_at_ms, _ = self._hidden_times(request)
+            before, row = row, row._replace(visible_at_ms=visible_at_ms)
+            self._change(message, before, Event.RENEWED, row)
         invisible_ms = max(0, row.visible_at_ms - self._clock.wall_ms())
         return Delivered(record, self._handle(message, row), row.attempt, invisible_ms)
 
@@ -364,10 +377,10 @@ class Deliveries:
 
     # -- while a message is hidden
 
-    def valid_row(self, message: GroupMessage, handle: ReceiptHandle) -> InFlight:
+    def valid_row(self, message: GroupMessage, handle: ReceiptHandle | TimedHandle) -> InFlight:
         """Return the delivery that the handle names. Raises InvalidReceiptHandle if it is not valid any more."""
         row = self.row(message)
-        if row is None or row.delivery_id != handle.delivery_id:
+        if row is None or not handle.names(row.delivery_id, row.visible_at_ms):
             raise InvalidReceiptHandle("receipt handle is expired, or was replaced")
         if self.state_of(row) is not State.HIDDEN:
             raise InvalidReceiptHandle("receipt handle is expired")
@@ -380,8 +393,8 @@ class Deliveries:
         invisible_ms: int,
         *,
         is_counted: bool,
-    ) -> str:
-        """Hide the message for `invisible_ms` from now, without a lease. Returns its new handle."""
+    ) -> Changed:
+        """Hide the message for `invisible_ms` from now, without a lease."""
         hidden = row._replace(
             visible_at_ms=self._clock.wall_ms() + invisible_ms,
             lease_until_ms=0,
@@ -389,7 +402,7 @@ class Deliveries:
             attempt=row.attempt if is_counted else row.attempt - 1,
         )
         self._change(message, row, Event.CHANGED, hidden)
-        return self._handle(message, hidden)
+        return Changed(self._handle(message, hidden), hidden.visible_at_ms)
 
     def renew(self, message: GroupMessage, row: InFlight) -> None:
         """Keep the message hidden for its client, which is alive, or for its dead-letter copy, which is still being

@@ -21,9 +21,9 @@ from quarry_mq.kv import WriteBatch
 from quarry_mq.protocol.clock import Clock, SteadyClock
 from quarry_mq.protocol.names import RETRY_PREFIX, is_light_queue
 from quarry_mq.server.counters import ReceiveStages
-from quarry_mq.server.delivery.deliveries import Deliveries, Event
+from quarry_mq.server.delivery.deliveries import Changed, Deliveries, Event
 from quarry_mq.server.delivery.fetch import BarrierOf, DamagedQueue, DeadLetters, Fetch, Forwarded
-from quarry_mq.server.delivery.handles import ReceiptHandle, topic_of
+from quarry_mq.server.delivery.handles import ReceiptHandle, TimedHandle, topic_of
 from quarry_mq.server.delivery.lite import LightQueues, LiteDelivery
 from quarry_mq.server.delivery.model import (
     Again,
@@ -252,6 +252,15 @@ class Delivery:
     def waiting_polls(self) -> int:
         return self._long_polls.waiting_count
 
+    def waiting_on(self, group: str, topic: str) -> int:
+        """Return how many receives of the group wait for messages of the topic."""
+        subscription = self._subscriptions.find(group, topic)
+        return 0 if subscription is None else len(subscription.waiting)
+
+    def now_ms(self) -> int:
+        """Return the time of the clock by which messages are hidden. It never jumps, so it may not be that of day."""
+        return self._clock.wall_ms()
+
     @property
     def redeliveries(self) -> int:
         return self._fetch.redeliveries
@@ -326,7 +335,7 @@ class Delivery:
                 f"group {request.group} receives topic {request.topic} together with topic {subscription.owner.topic}"
             )
         subscription.last_used_s = self._clock.monotonic_s()
-        self._positions.open_all(subscription, request.queue_numbers)
+        self._positions.open_all(subscription, request.queue_numbers, request.new_group_start)
         return self._long_polls.receive(subscription, request, polling_s, received, again)
 
     def cancel(self, poll: WaitingPoll) -> None:
@@ -348,13 +357,13 @@ class Delivery:
 
     # -- acknowledge and change
 
-    def acknowledge(self, group: str, topic: str, handle: str) -> None:
+    def acknowledge(self, group: str, topic: str, handle: str | TimedHandle) -> None:
         """Mark the message as done. Repeating this within the handle's time is allowed.
 
         Raises InvalidReceiptHandle once the time is over or a later delivery has replaced this one. The caller answers
         after the next `StateWriter` write.
         """
-        decoded, message = self._named(group, topic, handle)
+        decoded, message = self._named_by(group, topic, handle)
         row = self._deliveries.row(message)
         if row is None and self._clock.wall_ms() < decoded.expires_at_ms and message.is_handed_out:
             return
@@ -375,17 +384,24 @@ class Delivery:
         self._fetch.forward(message, row, dead_lettered)
 
     def change_invisible(
-        self, group: str, topic: str, handle: str, invisible_ms: int, *, is_counted: bool = True
-    ) -> str:
-        """Hide the message for `invisible_ms` from now (0: visible at once); return the handle that replaces the old
-        one.
+        self, group: str, topic: str, handle: str | TimedHandle, invisible_ms: int, *, is_counted: bool = True
+    ) -> Changed:
+        """Hide the message for `invisible_ms` from now (0: visible at once).
 
         `is_counted` says whether this delivery counts among those that the group allows for one message. Raises
         InvalidReceiptHandle as `acknowledge` does.
         """
-        decoded, message = self._named(group, topic, handle)
+        decoded, message = self._named_by(group, topic, handle)
         row = self._deliveries.valid_row(message, decoded)
         return self._deliveries.hide(message, row, invisible_ms, is_counted=is_counted)
+
+    def _named_by(
+        self, group: str, topic: str, handle: str | TimedHandle
+    ) -> tuple[ReceiptHandle | TimedHandle, GroupMessage]:
+        """Return the handle, decoded if it is text, and its message. Raises InvalidReceiptHandle."""
+        if isinstance(handle, str):
+            return self._named(group, topic, handle)
+        return handle, self._delivered_from(group, topic, handle)
 
     def _named(self, group: str, topic: str, text: str) -> tuple[ReceiptHandle, GroupMessage]:
         """Decode a handle and find its message. Raises InvalidReceiptHandle."""
@@ -393,7 +409,7 @@ class Delivery:
         handle = ReceiptHandle.decode(text, group, topic, self.handle_key)
         return handle, self._delivered_from(group, topic, handle)
 
-    def _delivered_from(self, group: str, topic: str, handle: ReceiptHandle) -> GroupMessage:
+    def _delivered_from(self, group: str, topic: str, handle: ReceiptHandle | TimedHandle) -> GroupMessage:
         """Return the message that a handle names. A forged handle creates no state. Raises InvalidReceiptHandle."""
         queue = QueueId(*queue_of_handle(group, topic, handle.queue_number))
         known = self._subscriptions.find(group, queue.topic)

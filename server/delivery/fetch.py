@@ -444,7 +444,7 @@ class Fetch:
                 return
             record = self._read(entries[0], subscription, progress.queue)
             if record is not None:
-                fetched.add(entries[0], self._deliveries.hand_out_again(message, record, row))
+                fetched.add(entries[0], self._deliveries.hand_out_again(message, record, row, request))
 
     # -- new messages
 

@@ -78,6 +78,22 @@ class HandleKey:
         return hmac.compare_digest(shown, self.proof(purpose, *names, fields=fields))
 
 
+class TimedHandle(NamedTuple):
+    """Name a delivery by its message, and by the time until which the message is hidden.
+
+    It is all that remoting clients tell of a delivery. It proves nothing: whoever has the right to read for the group
+    can make one.
+    """
+
+    queue_number: int
+    queue_offset: int
+    expires_at_ms: int
+
+    def names(self, _delivery_id: int, visible_at_ms: int) -> bool:
+        """Return whether it names the delivery with this id, whose message is hidden until this time."""
+        return visible_at_ms == self.expires_at_ms
+
+
 VERSION: Final = 2
 LITE_TOPIC_BEGIN: Final = "."
 """Begins the lite topic's name: a character that neither base64 nor names of lite topics have."""
@@ -94,6 +110,10 @@ class ReceiptHandle(NamedTuple):
     queue_offset: int
     delivery_id: int
     expires_at_ms: int
+
+    def names(self, delivery_id: int, _visible_at_ms: int) -> bool:
+        """Return whether it names the delivery with this id, whose message is hidden until this time."""
+        return delivery_id == self.delivery_id
 
     def encode(self, group: str, topic: str, key: HandleKey) -> str:
         """Return the handle as text. `topic` is the topic or light queue that the message was delivered from."""

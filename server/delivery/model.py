@@ -7,8 +7,11 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from quarry_mq.server.filters import MessageFilter
+from quarry_mq.server.settings.sections import NewGroupStart
 from quarry_mq.store.consumequeue import LightQueueStep
+from quarry_mq.store.errors import Forbidden
 from quarry_mq.store.message import ConsumeQueueEntry, PhysicalOffset, QueueBounds, QueueExtent, QueueId, QueueOffset
+from quarry_mq.store.metadata import Group, Topic, TopicType
 from quarry_mq.store.record import StoredMessage
 
 
@@ -32,6 +35,46 @@ class ReceiveRequest(NamedTuple):
     """Deliveries of one message before it goes to the dead letters; None: no limit."""
     highest_queue_first: bool = False
     """True if queues of higher numbers are served first; they hold messages of higher priority."""
+    handed_out_at_ms: int | None = None
+    """Time on the clock of delivery at which all messages of the receive begin to be hidden, also those that are
+    repeated; None: each begins when it is taken. Clients that know a delivery by its time need one time.
+    """
+    new_group_start: NewGroupStart | None = None
+    """Where the group starts if it is new on the topic; None: where the settings say."""
+
+    @classmethod
+    def of(
+        cls,
+        topic: Topic,
+        group: Group,
+        *,
+        wanted: MessageFilter,
+        batch_size: int,
+        invisible_ms: int | None,
+        client_id: str,
+        attempt_id: str = "",
+        is_ordered: bool = False,
+    ) -> ReceiveRequest:
+        """Return a group's receive from a topic by what both say now. Raises Forbidden for a disabled group.
+
+        `is_ordered` asks for order for a group that is not ordered by its settings.
+        """
+        if not group.enabled:
+            raise Forbidden(f"subscription group no permission, {group.name}: consumer group {group.name} is disabled")
+        is_ordered = is_ordered or group.fifo
+        return cls(
+            group=group.name,
+            topic=topic.name,
+            queue_numbers=range(topic.queue_count),
+            filter=wanted,
+            batch_size=batch_size,
+            invisible_ms=invisible_ms,
+            client_id=client_id,
+            is_ordered=is_ordered,
+            attempt_id=attempt_id,
+            attempts_max=group.max_attempts,
+            highest_queue_first=topic.type is TopicType.PRIORITY and not is_ordered,
+        )
 
 
 class Delivered(NamedTuple):

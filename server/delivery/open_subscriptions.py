@@ -35,17 +35,24 @@ class Positions:
         """Return the numbers of the queues in which the group has no stored offset."""
         return [number for number in numbers if self._offsets.get(group, QueueId(topic, number)) is None]
 
-    def open_all(self, subscription: Subscription, numbers: Collection[int]) -> None:
-        """Open these queues, and once also all others that hold messages: a topic may have had more queues before."""
+    def open_all(
+        self, subscription: Subscription, numbers: Collection[int], new_start: NewGroupStart | None = None
+    ) -> None:
+        """Open these queues, and once also all others that hold messages: a topic may have had more queues before.
+
+        `new_start` is where a new group starts; None: where the settings say.
+        """
         if subscription.has_stored_queues and all(number in subscription.queues for number in numbers):
             return
         wanted = dict.fromkeys(numbers)
         if not subscription.has_stored_queues:
             wanted.update(dict.fromkeys(queue.number for queue in self._source.queues_of(subscription.topic)))
             subscription.has_stored_queues = True
-        self.open_each(subscription, wanted)
+        self.open_each(subscription, wanted, new_start)
 
-    def open_each(self, subscription: Subscription, numbers: Iterable[int]) -> None:
+    def open_each(
+        self, subscription: Subscription, numbers: Iterable[int], new_start: NewGroupStart | None = None
+    ) -> None:
         """Open the queues. If they are the first ever opened for a group, the group is new on the topic.
 
         A retry topic is the group's own, so everything in it is for the group and the group is never new there.
@@ -55,23 +62,24 @@ class Positions:
             and not subscription.is_retry
             and not self._offsets.reads(subscription.group, subscription.topic)
         )
-        self._open(subscription, [number for number in numbers if number not in subscription.queues], is_new=is_new)
+        start = (new_start or self._settings.new_group_start) if is_new else None
+        self._open(subscription, [number for number in numbers if number not in subscription.queues], start)
 
     def open(self, subscription: Subscription, number: int) -> QueueProgress:
         """Return the group's progress in the queue, opened if necessary. A queue being opened becomes a candidate."""
         progress = subscription.queues.get(number)
         if progress is None:
-            self._open(subscription, [number], is_new=False)
+            self._open(subscription, [number], None)
             progress = subscription.queues[number]
         return progress
 
-    def _open(self, subscription: Subscription, numbers: Sequence[int], *, is_new: bool) -> None:
-        """Open distinct queues that are not open yet."""
+    def _open(self, subscription: Subscription, numbers: Sequence[int], new_start: NewGroupStart | None) -> None:
+        """Open distinct queues that are not open yet. `new_start` is where a new group starts; None for known ones."""
         group, topic = subscription.group, subscription.topic
-        stored = [None] * len(numbers) if is_new else self._offsets.get_all(group, topic, numbers)
+        stored = [None] * len(numbers) if new_start is not None else self._offsets.get_all(group, topic, numbers)
         queues = [QueueId(topic, number) for number in numbers]
         unread = [queue for queue, offset in zip(queues, stored, strict=True) if offset is None]
-        starts = dict(zip(unread, self._start_offsets(unread, is_new=is_new), strict=True))
+        starts = dict(zip(unread, self._start_offsets(unread, new_start), strict=True))
         for queue, offset in zip(queues, stored, strict=True):
             if offset is None:
                 next_offset = starts[queue]
@@ -90,18 +98,16 @@ class Positions:
     def store(self, subscription: Subscription, progress: QueueProgress) -> None:
         self._offsets.stage(self._writer.batch(), subscription.group, progress.queue, progress.next_offset)
 
-    def _start_offsets(self, queues: Sequence[QueueId], *, is_new: bool) -> list[QueueOffset]:
+    def _start_offsets(self, queues: Sequence[QueueId], new_start: NewGroupStart | None) -> list[QueueOffset]:
         extents = self._source.extents_of_all(queues) if queues else []
-        return [self._start_offset(extent, is_new=is_new) for extent in extents]
+        return [self._start_offset(extent, new_start) for extent in extents]
 
-    def _start_offset(self, extent: QueueExtent, *, is_new: bool) -> QueueOffset:
+    def _start_offset(self, extent: QueueExtent, new_start: NewGroupStart | None) -> QueueOffset:
         """Return the start offset in a queue. A queue added to a topic that the group reads is read from its first
         message.
         """
-        if not is_new:
-            return extent.minimum
-        match self._settings.new_group_start:
-            case NewGroupStart.EARLIEST:
+        match new_start:
+            case None | NewGroupStart.EARLIEST:
                 return extent.minimum
             case NewGroupStart.LATEST:
                 return extent.maximum

@@ -132,6 +132,15 @@ def topic_of_retry(name: str, properties: Mapping[str, str]) -> str | None:
     return topic if plus else topic_beside(properties.get(ORIGIN_GROUP, ""), name)
 
 
+def handle_queue_of(group: str, name: str, number: int) -> tuple[str, int]:
+    """Return the topic and the queue number by which receipt handles name a queue, as `queue_of_handle` undoes it."""
+    topic = topic_beside(group, name) if name.startswith(RETRY_PREFIX) else None
+    if topic is None:
+        return name, number
+    first_number = next(each.first_number for each in retry_topics(group, topic) if each.name == name)
+    return topic, first_number + number
+
+
 def queue_of_handle(group: str, topic: str, number: int) -> tuple[str, int]:
     """Return the topic and the number of the queue that a receipt handle's queue number stands for."""
     if number < FIRST_NUMBER:

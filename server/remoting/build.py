@@ -24,6 +24,7 @@ from quarry_mq.server.remoting.operators.administration import RemotingAdministr
 from quarry_mq.server.remoting.operators.progress import RemotingProgress
 from quarry_mq.server.remoting.operators.statistics import RemotingStatistics
 from quarry_mq.server.remoting.operators.users import RemotingUsers
+from quarry_mq.server.remoting.pops import RemotingPops
 from quarry_mq.server.remoting.pulls import RemotingPulls
 from quarry_mq.server.remoting.relays import RemotingRelays
 from quarry_mq.server.remoting.sends import RemotingSends
@@ -94,6 +95,16 @@ class Remoting:
             traffic=sends.metrics.traffic,
             settings=settings,
         )
+        self._pops = RemotingPops(
+            edge,
+            directory,
+            messages=store.messages,
+            delivery=components.delivery,
+            pulls=self._pulls,
+            metrics=sends.metrics,
+            clock=components.clock,
+            settings=settings,
+        )
         self._statistics = RemotingStatistics(edge, sources, settings, components.clock)
 
     def _handlers(
@@ -114,10 +125,16 @@ class Remoting:
         return {
             **self._names.handlers(),
             **ClientService(
-                edge, self.sessions, self._locks, directory=self._directory, topics=store.topics
+                edge,
+                self.sessions,
+                self._locks,
+                directory=self._directory,
+                topics=store.topics,
+                brokers=self._names.brokers,
             ).handlers(),
             **self._sends.handlers(),
             **self._pulls.handlers(),
+            **self._pops.handlers(),
             **RemotingAdministration(edge, administration).handlers(),
             **progress.handlers(),
             **self._statistics.handlers(),
@@ -135,6 +152,7 @@ class Remoting:
             self._names.configure(settings)
             self._sends.configure(settings)
             self._pulls.configure(settings)
+            self._pops.configure(settings)
             self._statistics.configure(settings)
 
     async def start(self, tls: LiveTls | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import orjson
@@ -12,7 +13,7 @@ from quarry_mq.server.delivery.dead_letters import make_internal_topic
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.filters import MessageFilter, SqlFilter, TagFilter
 from quarry_mq.server.front.remoting import Handler, RemotingCall
-from quarry_mq.server.metadata import Directory
+from quarry_mq.server.metadata import Directory, pop_topics
 from quarry_mq.server.remoting.edge import RemotingEdge
 from quarry_mq.server.remoting.sessions import (
     ClientInfo,
@@ -25,6 +26,7 @@ from quarry_mq.server.remoting.sessions import (
 from quarry_mq.server.remoting.wire import (
     Json,
     RemotingRefused,
+    RoutedBroker,
     invalid,
     json_object,
     member_integer,
@@ -34,7 +36,7 @@ from quarry_mq.server.remoting.wire import (
 )
 from quarry_mq.server.rpc.access import join, read
 from quarry_mq.store.errors import GroupNotFound, Invalid
-from quarry_mq.store.metadata import TopicTable
+from quarry_mq.store.metadata import Permission, TopicTable
 
 NAME_MAX: Final = 255
 """Characters of a client's id and of other names. Longer names by which nothing is found are cut."""
@@ -70,12 +72,15 @@ class ClientService:
         *,
         directory: Directory,
         topics: TopicTable,
+        brokers: Callable[[RemotingCall], Sequence[RoutedBroker]],
     ) -> None:
+        """`brokers` returns those that the client of a call is sent to."""
         self._edge = edge
         self._sessions = sessions
         self._locks = locks
         self._directory = directory
         self._topics = topics
+        self._brokers = brokers
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
@@ -85,6 +90,7 @@ class ClientService:
             RequestCode.UNREGISTER_CLIENT: handler(self._unregister),
             RequestCode.CHECK_CLIENT_CONFIG: handler(self._check_config),
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: handler(self._list_consumers),
+            RequestCode.QUERY_ASSIGNMENT: handler(self._assign),
             RequestCode.LOCK_BATCH_QUEUES: handler(self._lock),
             RequestCode.UNLOCK_BATCH_QUEUES: handler(self._unlock),
         }
@@ -152,6 +158,37 @@ class ClientService:
             raise RemotingRefused(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
         call.answer(body=orjson.dumps({"consumerIdList": known.client_ids}))
 
+    def _assign(self, call: RemotingCall) -> None:
+        """Answer with what a consumer is to read of a topic: its share of the queues, or for POP all brokers.
+
+        An answer without a list lets the consumer go on as before.
+        """
+        body = json_object(call.command.body)
+        group, topic_name = member_text(body, "consumerGroup"), member_text(body, "topic")
+        if not group or not topic_name:
+            raise invalid("consumerGroup or topic in the body is missing")
+        is_retry = topic_name.startswith(RETRY_PREFIX)
+        self._edge.require(call, join(group), *([] if is_retry else [read(topic_name, group)]))
+        topic, known = self._topics.get(topic_name), self._sessions.consumers(group)
+        is_broadcasting = member_text(body, "messageModel") == "BROADCASTING"
+        share = SHARES.get(member_text(body, "strategyName", "AVG"))
+        if topic is None or share is None or (known is None and not is_broadcasting):
+            call.answer(body=b"{}")
+            return
+        brokers = sorted(each.name for each in self._brokers(call))
+        count = topic.read_queues if Permission.READ in topic.permission else 0
+        queues, mode = [(name, number) for name in brokers for number in range(count)], "PULL"
+        if known is not None and not is_broadcasting:
+            if topic_name in pop_topics(self._directory.find_group(group)):
+                queues, mode = [(name, ANY_QUEUE) for name in brokers if count], "POP"
+            else:
+                queues = share(queues, known.client_ids, member_text(body, "clientId"))
+        found = [
+            {"messageQueue": {"brokerName": name, "queueId": number, "topic": topic_name}, "mode": mode}
+            for name, number in queues
+        ]
+        call.answer(body=orjson.dumps({"messageQueueAssignments": found}))
+
     def _lock(self, call: RemotingCall) -> None:
         group, client_id, queues, names = self._locked_queues(call)
         owned = self._locks.lock(group, client_id, queues)
@@ -176,6 +213,34 @@ class ClientService:
         if any(len(topic) > NAME_MAX for topic, _ in names):
             raise invalid(f"a topic in the body has more than {NAME_MAX} characters")
         return group, client_id, list(names), names
+
+
+BrokerQueue = tuple[str, int]
+"""The name of a broker and the number of a queue."""
+
+ANY_QUEUE: Final = -1
+"""Stands for any queue of a broker."""
+
+
+def consecutive_share(queues: Sequence[BrokerQueue], client_ids: Sequence[str], client_id: str) -> list[BrokerQueue]:
+    """Return the queues of one client if each gets a part without gaps; the first clients get one more.
+
+    If there are more clients than queues, the last ones get none.
+    """
+    if client_id not in client_ids:
+        return []
+    at, (each, more) = client_ids.index(client_id), divmod(len(queues), len(client_ids))
+    start = at * each + min(at, more)
+    return list(queues[start : start + each + (at < more)])
+
+
+def circular_share(queues: Sequence[BrokerQueue], client_ids: Sequence[str], client_id: str) -> list[BrokerQueue]:
+    """Return the queues of one client if they are dealt out one by one."""
+    return list(queues[client_ids.index(client_id) :: len(client_ids)]) if client_id in client_ids else []
+
+
+SHARES: Final = {"AVG": consecutive_share, "AVG_BY_CIRCLE": circular_share}
+"""How queues are shared out, by RocketMQ's names. Clients with another rule have to do it themselves."""
 
 
 def _heartbeat_of(members: dict[str, Json]) -> Heartbeat:

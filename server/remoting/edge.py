@@ -97,10 +97,14 @@ class RemotingEdge:
 
     def refuse(self, call: RemotingCall, error: Exception) -> None:
         """Answer a call with an error. Faults of the broker are reported."""
-        self._limits_met.count(error)
+        self.limit_met(error)
         if not is_expected(error):
             self.error_reporter.report(error, path=call.path, peer=call.peer)
         call.answer(code_of(error), remark=remark_of(error))
+
+    def limit_met(self, error: Exception) -> None:
+        """Count an error that says that a limit is reached; for answers that do not come from `refuse`."""
+        self._limits_met.count(error)
 
     def ended(self, call: RemotingCall, error: Exception | None) -> None:
         """Answer a call whose work has ended: with success, or with the error."""

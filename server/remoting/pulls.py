@@ -26,6 +26,7 @@ from quarry_mq.server.remoting.clients import filter_of
 from quarry_mq.server.remoting.edge import RemotingEdge
 from quarry_mq.server.remoting.sessions import RemotingSessions
 from quarry_mq.server.remoting.wire import INT32, RemotingRefused, integer_of, text_of
+from quarry_mq.server.routing import require_readable
 from quarry_mq.server.rpc.access import join, read
 from quarry_mq.server.security.authorization import Need
 from quarry_mq.server.security.credentials import Access
@@ -35,7 +36,7 @@ from quarry_mq.store.consumequeue.search import TimeBoundary
 from quarry_mq.store.errors import Forbidden, GroupNotFound, Invalid, OffsetOutOfRange
 from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.message_store import MessageStore
-from quarry_mq.store.metadata import Permission, Topic
+from quarry_mq.store.metadata import Topic
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.security.model import Action, ResourceKind
 
@@ -118,6 +119,11 @@ class RemotingPulls:
         self._answer(call, queue, ResponseCode.PULL_OFFSET_MOVED, offset, remark="OFFSET_RESET")
         return True
 
+    def forget_resets(self, group: str, topic: str) -> None:
+        """Forget that owners of the topic's queues are to be told of resets: the group lets the broker choose now."""
+        for queue in [each for each in self._resets.get(group, ()) if each.topic == topic]:
+            del self._resets[group][queue]
+
     def sweep(self) -> None:
         """Forget resets of groups without consumers, which begin at the stored offset; to be called now and then."""
         for group, resets in list(self._resets.items()):
@@ -196,8 +202,7 @@ class RemotingPulls:
         if not group.enabled:
             raise Forbidden(f"subscription group no permission, {group_name}")
         topic = self._directory.topic(text_of(call.fields, "topic"))
-        if Permission.READ not in topic.permission:
-            raise Forbidden(f"the topic {topic.name} may not be read")
+        require_readable(topic)
         return _queue_of(topic, integer_of(call.fields, "queueId", within=INT32))
 
     def _filter(self, fields: Mapping[str, str], group: str, topic: str, flags: int) -> MessageFilter:

@@ -17,6 +17,7 @@ from quarry_mq.server.delivery.pulls import PullRequest, Pulls
 from quarry_mq.server.delivery.retry_topics import for_group
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.metadata import Directory
+from quarry_mq.server.routing import require_readable
 from quarry_mq.server.rpc.context import Edge
 from quarry_mq.server.wire.messages import fill_message
 from quarry_mq.server.wire.status import Refused, fill_ok
@@ -24,7 +25,6 @@ from quarry_mq.server.wire.validate import check_filter, check_group, check_topi
 from quarry_mq.store.consumequeue.search import TimeBoundary
 from quarry_mq.store.errors import Forbidden, OffsetOutOfRange
 from quarry_mq.store.message import QueueBounds, QueueId, QueueOffset
-from quarry_mq.store.metadata import Permission
 from quarry_mq.store.record import StoredMessage
 
 
@@ -76,8 +76,7 @@ def readable_queue(directory: Directory, asked: definition.MessageQueue) -> Queu
     """Return the queue that a client names. Raises TopicNotFound, Forbidden, Refused (BAD_REQUEST)."""
     check_topic(asked.topic.name)
     topic = directory.topic(asked.topic.name)
-    if Permission.READ not in topic.permission:
-        raise Forbidden(f"no readable queue: topic {topic.name} may not be read")
+    require_readable(topic)
     if not 0 <= asked.id < topic.queue_count:
         raise Refused(definition.BAD_REQUEST, f"topic {topic.name} has no queue {asked.id}")
     return QueueId(topic.name, asked.id)

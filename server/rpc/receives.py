@@ -15,7 +15,6 @@ from typing import Final, NamedTuple, Protocol
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.limits import WireLimits
 from quarry_mq.protocol.messages.property_names import RESERVED_PROPERTIES
-from quarry_mq.protocol.names import RETRY_PREFIX
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.times import fill_ms
@@ -26,6 +25,7 @@ from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.front import Call, Method
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.observability.metrics.instruments import ServerMetrics
+from quarry_mq.server.routing import require_readable
 from quarry_mq.server.rpc.access import join, read
 from quarry_mq.server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, GATHERED_SIZE_MAX, Edge, RequestHandler
 from quarry_mq.server.security.credentials import Identity
@@ -42,8 +42,8 @@ from quarry_mq.server.wire.validate import (
     check_receive,
     check_topic,
 )
-from quarry_mq.store.errors import BrokerError, Forbidden, without_frames
-from quarry_mq.store.metadata import Group, IllegalGroupName, Permission, TopicType
+from quarry_mq.store.errors import BrokerError, without_frames
+from quarry_mq.store.metadata import Group, IllegalGroupName
 from quarry_mq.store.metadata.lite import LiteGroup
 from quarry_mq.store.native import Native
 
@@ -284,23 +284,16 @@ class MessageService:
         Called when a receive arrives, and again when it has waited: topic and group may have changed by then.
         """
         topic = self._directory.topic(terms.topic)
-        if Permission.READ not in topic.permission or topic.read_queues < 1:
-            raise Forbidden(f"no readable queue: topic {topic.name} may not be read")
+        require_readable(topic)
         group, lite = self._group_of(terms.group, topic.name, user, is_lite=is_lite)
-        if not group.enabled:
-            raise Forbidden(f"subscription group no permission, {group.name}: consumer group {group.name} is disabled")
-        wanted = ReceiveRequest(
-            group=group.name,
-            topic=topic.name,
-            queue_numbers=range(topic.queue_count),
-            filter=terms.filter,
+        wanted = ReceiveRequest.of(
+            topic,
+            group,
+            wanted=terms.filter,
             batch_size=terms.batch_size,
             invisible_ms=terms.invisible_ms,
             client_id=client_id,
-            is_ordered=group.fifo,
             attempt_id=terms.attempt_id or "",
-            attempts_max=group.max_attempts,
-            highest_queue_first=topic.type is TopicType.PRIORITY and not group.fifo,
         )
         return wanted, lite
 
@@ -315,13 +308,7 @@ class MessageService:
             is_lite = known is not None and LiteGroup.of(known) is not None
         if is_lite:
             return self._directory.lite_group(name, topic, user)
-        group = self._directory.group_to_receive(name, user)
-        lite = LiteGroup.of(group)
-        if lite is not None:
-            raise IllegalGroupName(
-                f"consumer group {name} receives lite topics of {lite.bind_topic}, which need lite clients"
-            )
-        return group, None
+        return self._directory.group_of_whole_topics(name, user), None
 
     def _answer_receive(
         self, call: Call, group: str, topic: str, messages: Sequence[Delivered], error: Exception | None
@@ -334,9 +321,8 @@ class MessageService:
             self._delivery.undeliverable(group, topic, handles, has_begun=False)
             return
         self._metrics.received(len(messages))
-        if messages:
-            self._count(group, topic, messages)
-        else:
+        self._metrics.traffic.delivered(group, topic, [each.record for each in messages])
+        if not messages:
             nothing = Refused(definition.MESSAGE_NOT_FOUND, "no new message")
             self._edge.refuse_stream(call, service.ReceiveMessageResponse, nothing, self._last_item)
             return
@@ -360,16 +346,6 @@ class MessageService:
         An attempt counts once the first byte of its answer was written.
         """
         self._delivery.undeliverable(group, topic, handles, has_begun=call.has_begun)
-
-    def _count(self, group: str, topic: str, messages: Sequence[Delivered]) -> None:
-        """Count received messages; those from the group's retry topics are counted separately."""
-        again = [each.record.size for each in messages if each.record.topic.startswith(RETRY_PREFIX)]
-        traffic = self._metrics.traffic
-        if len(again) < len(messages):
-            size = sum([each.record.size for each in messages]) - sum(again)
-            traffic.received(group, topic, len(messages) - len(again), size, is_retry=False)
-        if again:
-            traffic.received(group, topic, len(again), sum(again), is_retry=True)
 
     def _last_item(self) -> bytes:
         response = service.ReceiveMessageResponse()
@@ -446,12 +422,12 @@ class MessageService:
         try:
             terms = check_change(request, self._limits)
             _check_lite_topic(request)
-            handle = self._delivery.change_invisible(
+            changed = self._delivery.change_invisible(
                 terms.group, terms.topic, terms.receipt_handle, terms.invisible_ms, is_counted=not request.suspend
             )
         except BrokerError as error:
             return _changed(error, request.receipt_handle)
-        self._delivery.writer.when_written(partial(_answer_change, call, terms.receipt_handle, handle))
+        self._delivery.writer.when_written(partial(_answer_change, call, terms.receipt_handle, changed.receipt_handle))
         return None
 
 

@@ -1,6 +1,13 @@
 """The package encodes and decodes records of the commit log, without I/O (docs/formats/commit-log.md)."""
 
-from quarry_mq.store.record.codec import decode_record, encode_blank, encode_record, reaches_over_end, record_size
+from quarry_mq.store.record.codec import (
+    decode_record,
+    encode_blank,
+    encode_record,
+    reaches_over_end,
+    record_size,
+    with_reconsume_times,
+)
 from quarry_mq.store.record.message_id import (
     client_message_id,
     offset_message_id,
@@ -42,4 +49,5 @@ __all__ = [
     "reaches_over_end",
     "record_size",
     "tags_code",
+    "with_reconsume_times",
 ]

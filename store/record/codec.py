@@ -15,6 +15,7 @@ from quarry_mq.store.errors import Invalid
 from quarry_mq.store.message import Host, Message, PhysicalOffset, QueueOffset
 from quarry_mq.store.record import layout
 from quarry_mq.store.record.layout import (
+    AFTER_HOSTS_SIZE,
     BLANK_SIZE,
     CRC_DIGITS,
     CRC_PROPERTY_SIZE,
@@ -33,6 +34,7 @@ from quarry_mq.store.record.layout import (
     PROPERTIES_LENGTH,
     PROPERTIES_LENGTH_MAXIMUM,
     QUEUE_OFFSET_MAXIMUM,
+    RECONSUME_TIMES,
     RECORD_SIZE_MINIMUM,
     SIZE_AND_MAGIC,
     TOPIC_LENGTH_MAXIMUM,
@@ -262,6 +264,16 @@ def decode_record(
         born_timestamp_ms, Host(born_address, born_port), store_timestamp_ms, Host(store_address, store_port),
         reconsume_times, prepared_transaction_offset, body, topic, raw_properties,
     )  # fmt: skip
+
+
+def with_reconsume_times(record: bytes, message: StoredMessage, times: int) -> bytes:
+    """Return a record that says how often its message was consumed before. `message` is what it holds now."""
+    at = HEADS[(message.system_flag & HOSTS_V6) >> HOST_BITS_SHIFT].size - AFTER_HOSTS_SIZE
+    changed = record[:at] + RECONSUME_TIMES.pack(times) + record[at + RECONSUME_TIMES.size :]
+    if not has_crc_property(message.raw_properties):
+        return changed
+    covered = changed[:-CRC_PROPERTY_SIZE]
+    return covered + crc_property_of(covered)
 
 
 def _locate(

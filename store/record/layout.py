@@ -31,7 +31,7 @@ A blank is the filler that closes a segment: size i32 (all bytes left in the seg
 
 from __future__ import annotations
 
-from struct import Struct
+from struct import Struct, calcsize
 from typing import Final
 
 MAGIC_V1: Final = 0xDAA320A7
@@ -44,6 +44,10 @@ _HOST_V4: Final = "4si"
 _HOST_V6: Final = "16si"
 _STORE_TIMESTAMP: Final = "q"
 _AFTER_HOSTS: Final = "iqi"
+
+RECONSUME_TIMES: Final = Struct(">i")
+AFTER_HOSTS_SIZE: Final = calcsize(">" + _AFTER_HOSTS)
+"""Bytes from the reconsume times to the body."""
 
 HEADS: Final = tuple(
     Struct(_UP_TO_BORN_HOST + born + _STORE_TIMESTAMP + store + _AFTER_HOSTS)

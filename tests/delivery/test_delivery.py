@@ -230,7 +230,7 @@ def test_changing_the_invisible_time_replaces_the_handle() -> None:
     bench = DeliveryBench()
     bench.send(b"m")
     delivered = bench.receive(invisible_s=10).messages[0]
-    new_handle = bench.delivery.change_invisible(GROUP, TOPIC, delivered.receipt_handle, 60_000)
+    new_handle = bench.delivery.change_invisible(GROUP, TOPIC, delivered.receipt_handle, 60_000).receipt_handle
     bench.end_pass()
     assert new_handle != delivered.receipt_handle
     with pytest.raises(InvalidReceiptHandle):

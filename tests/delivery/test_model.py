@@ -176,7 +176,9 @@ class DeliveryMachine(RuleBasedStateMachine):
             return
         known, could = self.promises.known[group][place], self._handle_must_be_valid(group, place)
         try:
-            handle = self.bench.delivery.change_invisible(group.name, TOPIC, known.handle, invisible_s * 1_000)
+            handle = self.bench.delivery.change_invisible(
+                group.name, TOPIC, known.handle, invisible_s * 1_000
+            ).receipt_handle
         except InvalidReceiptHandle:
             assert not could
             return

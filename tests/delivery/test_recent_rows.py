@@ -53,7 +53,7 @@ def test_too_many_are_forgotten_and_read_from_the_table(monkeypatch: pytest.Monk
 def test_a_row_that_changed_is_read_as_it_is_now() -> None:
     bench = DeliveryBench(queues=1)
     [message] = received(bench, 1)
-    handle = bench.delivery.change_invisible(GROUP, TOPIC, message.receipt_handle, 10_000)
+    handle = bench.delivery.change_invisible(GROUP, TOPIC, message.receipt_handle, 10_000).receipt_handle
     bench.end_pass()
     assert recent_of(bench) == 0
     assert bench.acknowledge_all([message.receipt_handle]) == [False], "it names the delivery before"

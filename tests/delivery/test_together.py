@@ -56,7 +56,7 @@ def test_what_is_in_doubt_is_left_alone_and_the_others_are_done() -> None:
 def test_what_changed_in_the_same_pass_is_left_alone() -> None:
     bench = DeliveryBench()
     [message] = received(bench, 1)
-    handle = bench.delivery.change_invisible(GROUP, TOPIC, message.receipt_handle, 10_000)
+    handle = bench.delivery.change_invisible(GROUP, TOPIC, message.receipt_handle, 10_000).receipt_handle
     assert bench.acknowledge_all([handle]) == [False]
     bench.end_pass()
     assert bench.acknowledge_all([handle]) == [True]

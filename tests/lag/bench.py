@@ -266,7 +266,7 @@ class Bench:
     def hide(self, group: str, topic: str, handle: str, invisible_ms: int) -> str | None:
         """The handle from now on; None when the one that is given does not stand."""
         try:
-            return self.delivery.change_invisible(group, topic, handle, invisible_ms)
+            return self.delivery.change_invisible(group, topic, handle, invisible_ms).receipt_handle
         except InvalidReceiptHandle:
             return None
         finally:

@@ -12,11 +12,13 @@ from typing import Final, NamedTuple, TypeVar
 
 import orjson
 
+from quarry_mq.protocol.names import RETRY_PREFIX
 from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
 from quarry_mq.protocol.times import TIME_MS_MAX
 from quarry_mq.server.admin.administration import Administration, GroupChange, TopicChange
 from quarry_mq.server.delivery.model import Place, ResetTarget, StoredSince
 from quarry_mq.server.front.remoting import Handler, RemotingCall
+from quarry_mq.server.metadata import POP_TOPICS, pop_topics
 from quarry_mq.server.remoting.edge import RemotingEdge
 from quarry_mq.server.remoting.wire import (
     INT32,
@@ -37,7 +39,7 @@ from quarry_mq.server.remoting.wire import (
 from quarry_mq.server.rpc.access import read
 from quarry_mq.server.security.credentials import Access
 from quarry_mq.server.tasks import TimeSlice
-from quarry_mq.store.errors import GroupNotFound, TopicNotFound
+from quarry_mq.store.errors import Forbidden, GroupNotFound, TopicNotFound
 from quarry_mq.store.message import QueueOffset
 from quarry_mq.store.metadata import Permission, TopicType
 from quarry_mq.store.security.model import Action, ResourceKind
@@ -86,6 +88,7 @@ class RemotingAdministration:
             RequestCode.GET_ALL_TOPIC_CONFIG: handler(self._all_topics),
             RequestCode.GET_ALL_GROUP_CONFIG: handler(self._all_groups),
             RequestCode.RESET_OFFSET: handler(self._reset_offset),
+            RequestCode.SET_MESSAGE_REQUEST_MODE: handler(self._set_request_mode),
         }
 
     # -- topics
@@ -178,6 +181,26 @@ class RemotingAdministration:
         else:
             self._require(call, ResourceKind.GROUP, name, Action.UPDATE)
             admin.update_group(name, change)
+
+    def _set_request_mode(self, call: RemotingCall) -> None:
+        """Let a group's consumers get messages of a topic by POP, or pull them. Consumers see it when they next ask.
+
+        With POP all consumers share all queues: the number of consumers that are to share one is not stored.
+        """
+        members, admin = json_object(call.command.body), self._administration()
+        topic, name, mode = _name_in(members, "topic"), _name_in(members, "consumerGroup"), member_text(members, "mode")
+        self._require(call, ResourceKind.GROUP, name, Action.UPDATE)
+        if topic.startswith(RETRY_PREFIX):
+            raise Forbidden("retry topic is not allowed to set mode")
+        if mode not in ("POP", "PULL"):
+            raise RemotingRefused(
+                ResponseCode.INVALID_PARAMETER, f"mode in the body is {mode[:32]!r}; POP and PULL are allowed"
+            )
+        admin.topic(topic)
+        popped = pop_topics(admin.group(name)) - {topic}
+        names = ",".join(sorted(popped | {topic} if mode == "POP" else popped))
+        admin.update_group(name, GroupChange(attributes={POP_TOPICS: names}))
+        call.answer()
 
     def _delete_group(self, call: RemotingCall) -> None:
         """Delete a group with its progress; one that does not exist is deleted already."""
