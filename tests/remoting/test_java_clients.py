@@ -24,6 +24,8 @@ SCENARIOS: Final = (
     "rebalance", "delay", "transaction", "large", "query", "request",
     "operators",
 )  # fmt: skip
+SINCE_5: Final = ("pop",)
+"""Scenarios of clients that leave the choice of queues and messages to the broker."""
 IN_A_CLUSTER: Final = (
     "push", "retry", "dead-letter", "order", "broadcast", "lite-pull", "rebalance", "transaction", "query", "request",
     "operators",
@@ -108,6 +110,22 @@ def test_a_client_of_rocketmq_does_all_that_it_can(
     names: str, program: tuple[str, str], scenario: str, tmp_path: Path
 ) -> None:
     play(names, program, scenario, tmp_path)
+
+
+@pytest.mark.parametrize("program", VERSIONS[1:], indirect=True)
+@pytest.mark.parametrize("scenario", SINCE_5)
+def test_a_client_of_rocketmq_5_leaves_the_choice_to_the_broker(
+    names: str, program: tuple[str, str], scenario: str, tmp_path: Path
+) -> None:
+    play(names, program, scenario, tmp_path)
+
+
+@pytest.mark.parametrize("program", VERSIONS[1:], indirect=True)
+@pytest.mark.parametrize("scenario", SINCE_5)
+def test_a_client_of_rocketmq_5_leaves_the_choice_to_all_members(
+    names_of_cluster: str, program: tuple[str, str], scenario: str, tmp_path: Path
+) -> None:
+    play(names_of_cluster, program, scenario, tmp_path)
 
 
 @pytest.mark.parametrize("scenario", IN_A_CLUSTER)

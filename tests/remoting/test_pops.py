@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
@@ -129,6 +130,7 @@ def test_a_pop_hands_out_messages_of_all_queues_until_they_are_acknowledged(serv
     serve(test)
 
 
+@pytest.mark.slow
 def test_what_was_not_acknowledged_comes_again_and_counts_its_deliveries(serve: Serve) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         await fill(broker, client, 2)
@@ -146,6 +148,7 @@ def test_what_was_not_acknowledged_comes_again_and_counts_its_deliveries(serve: 
     serve(test)
 
 
+@pytest.mark.slow
 def test_a_message_is_dead_lettered_after_as_many_deliveries_as_its_group_allows(serve: Serve) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         broker.group("G", max_attempts=2)
@@ -273,6 +276,7 @@ def test_a_pop_waits_for_a_message_and_is_answered_when_its_time_is_up(serve: Se
     serve(test)
 
 
+@pytest.mark.slow
 def test_a_pop_whose_client_has_stopped_waiting_takes_nothing(serve: Serve) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         await fill(broker, client, 1)
@@ -294,6 +298,7 @@ def test_a_pop_whose_client_has_stopped_waiting_takes_nothing(serve: Serve) -> N
     serve(test)
 
 
+@pytest.mark.slow
 def test_only_so_many_pops_of_a_client_wait(serve: Serve) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         broker.topic("T")
@@ -309,6 +314,7 @@ def test_only_so_many_pops_of_a_client_wait(serve: Serve) -> None:
     serve(test, limits={"waiting_polls_per_client": 1})
 
 
+@pytest.mark.slow
 def test_a_notification_and_a_look_take_nothing(serve: Serve) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         broker.topic("T", queues=1)
@@ -360,6 +366,7 @@ def test_an_ordered_pop_waits_for_what_is_hidden_in_the_queue(serve: Serve) -> N
     serve(test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "expression"), [("TAG", "A || B"), ("SQL92", "TAGS in ('A', 'B') and n > 0")])
 def test_a_pop_brings_its_filter(serve: Serve, kind: str, expression: str) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
@@ -375,6 +382,7 @@ def test_a_pop_brings_its_filter(serve: Serve, kind: str, expression: str) -> No
     serve(test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "count"), [(0, 2), (1, 0)])
 def test_a_client_says_where_a_new_group_begins(serve: Serve, mode: int, count: int) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
@@ -387,6 +395,7 @@ def test_a_client_says_where_a_new_group_begins(serve: Serve, mode: int, count: 
     serve(test, delivery={"new_group_start": "latest"})
 
 
+@pytest.mark.slow
 def test_messages_of_retry_topics_come_with_those_of_the_topic(serve: Serve) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         broker.topic("T", queues=1)
@@ -409,6 +418,7 @@ def test_messages_of_retry_topics_come_with_those_of_the_topic(serve: Serve) -> 
     serve(test)
 
 
+@pytest.mark.slow
 def test_a_group_goes_on_by_the_other_protocol(serve: Serve) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         await fill(broker, client, 4)
@@ -460,6 +470,7 @@ def test_a_mistake_in_a_pop_is_named(serve: Serve) -> None:
     serve(test)
 
 
+@pytest.mark.slow
 def test_a_group_of_lite_topics_gets_no_whole_topics(serve: Serve) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         broker.topic("L", TopicType.LITE)
@@ -550,6 +561,7 @@ def test_consumers_are_told_their_share_or_to_pop(serve: Serve) -> None:
     serve(test)
 
 
+@pytest.mark.slow
 def test_a_mode_is_refused_where_it_has_no_meaning(serve: Serve) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         broker.topic("T")
@@ -569,16 +581,16 @@ def test_a_mode_is_refused_where_it_has_no_meaning(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("share", [consecutive_share, circular_share])
-@pytest.mark.parametrize("queues", range(7))
-@pytest.mark.parametrize("clients", range(1, 7))
-def test_every_queue_goes_to_one_client_and_all_get_about_as_many(share: Any, queues: int, clients: int) -> None:
-    all_queues = [("b", number) for number in range(queues)]
-    ids = [f"c{number}" for number in range(clients)]
-    shares = [share(all_queues, ids, each) for each in ids]
-    assert sorted(queue for each in shares for queue in each) == all_queues
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+def test_every_queue_goes_to_one_client_and_all_get_about_as_many(share: Any) -> None:
+    for queues, clients in product(range(7), range(1, 7)):
+        all_queues = [("b", number) for number in range(queues)]
+        ids = [f"c{number}" for number in range(clients)]
+        shares = [share(all_queues, ids, each) for each in ids]
+        assert sorted(queue for each in shares for queue in each) == all_queues
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
+@pytest.mark.slow
 def test_a_reset_of_a_group_that_pops_holds_at_once_and_is_not_told_again(serve: Serve) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         await fill(broker, client, 3)

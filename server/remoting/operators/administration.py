@@ -188,7 +188,8 @@ class RemotingAdministration:
         With POP all consumers share all queues: the number of consumers that are to share one is not stored.
         """
         members, admin = json_object(call.command.body), self._administration()
-        topic, name, mode = _name_in(members, "topic"), _name_in(members, "consumerGroup"), member_text(members, "mode")
+        topic, name = _name_in(members, "topic"), _name_in(members, "consumerGroup")
+        mode = member_text(members, "mode", "PULL")
         self._require(call, ResourceKind.GROUP, name, Action.UPDATE)
         if topic.startswith(RETRY_PREFIX):
             raise Forbidden("retry topic is not allowed to set mode")

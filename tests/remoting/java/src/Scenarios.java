@@ -83,6 +83,7 @@ public final class Scenarios {
             case "query": query(); break;
             case "request": request(); break;
             case "operators": operators(); break;
+            case "pop": pop(); break;
             case "fleet-send": fleetSend(); break;
             case "fleet-receive": fleetReceive(); break;
             default: throw new IllegalArgumentException(arguments[2]);
@@ -483,6 +484,94 @@ public final class Scenarios {
         consumers.get(1).shutdown();
         until(() -> owned(consumers.get(0)) == all, 40, "the queues of a stopped consumer are taken over");
         consumers.get(0).shutdown();
+        producer.shutdown();
+    }
+
+    /** The broker chooses the messages. Clients before 5 can only pull, so this is called by name. */
+    private static DefaultMQPushConsumer popConsumer(String instance, MessageListenerConcurrently listener) throws Exception {
+        DefaultMQPushConsumer made = consumer("G-" + topic);
+        DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(made, false);
+        made.setInstanceName(instance + "-" + topic);
+        made.subscribe(topic, "TagA");
+        made.registerMessageListener(listener);
+        return made;
+    }
+
+    private static void setMode(String mode) throws Exception {
+        org.apache.rocketmq.tools.admin.DefaultMQAdminExt admin = new org.apache.rocketmq.tools.admin.DefaultMQAdminExt(hook, 10_000);
+        admin.setNamesrvAddr(names);
+        admin.setInstanceName("mode-" + mode + "-" + topic);
+        admin.start();
+        Class<?> modes = Class.forName("org.apache.rocketmq.common.message.MessageRequestMode");
+        for (var data : admin.examineBrokerClusterInfo().getBrokerAddrTable().values()) {
+            String address = data.selectBrokerAddr();
+            var config = new org.apache.rocketmq.common.subscription.SubscriptionGroupConfig();
+            config.setGroupName("G-" + topic);
+            admin.createAndUpdateSubscriptionGroupConfig(address, config);
+            admin.getClass().getMethod("setMessageRequestMode", String.class, String.class, String.class, modes, int.class, long.class)
+                .invoke(admin, address, topic, "G-" + topic, modes.getField(mode).get(null), 8, 5_000L);
+        }
+        admin.shutdown();
+    }
+
+    private static void pop() throws Exception {
+        DefaultMQProducer producer = producer();
+        for (int at = 0; at < 100; at++) {
+            producer.send(message("m" + at));
+        }
+        setMode("POP");
+        ConcurrentHashMap<String, AtomicInteger> found = new ConcurrentHashMap<>();
+        ConcurrentLinkedQueue<String> problems = new ConcurrentLinkedQueue<>();
+        ConcurrentLinkedQueue<Integer> attempts = new ConcurrentLinkedQueue<>();
+        Set<String> readers = ConcurrentHashMap.newKeySet();
+        List<DefaultMQPushConsumer> consumers = new ArrayList<>();
+        for (String name : new String[] {"a", "b"}) {
+            consumers.add(popConsumer(name, (messages, context) -> {
+                MessageExt message = messages.get(0);
+                if (messages.size() != 1 || !topic.equals(message.getTopic()) || message.getProperty("POP_CK") == null) {
+                    problems.add(messages.toString());
+                }
+                readers.add(name);
+                if ("later".equals(text(message))) {
+                    attempts.add(message.getReconsumeTimes());
+                    return message.getReconsumeTimes() < 1 ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                }
+                found.computeIfAbsent(text(message), key -> new AtomicInteger()).incrementAndGet();
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            }));
+        }
+        for (DefaultMQPushConsumer each : consumers) {
+            each.start();
+        }
+        until(() -> found.size() == 100, 40, "all is received, not " + found.size());
+        producer.send(message("later"));
+        for (int at = 100; at < 200; at++) {
+            producer.send(message("m" + at));
+        }
+        until(() -> found.size() == 200 && readers.size() == 2, 40, "both get what is new: " + found.size() + " " + readers);
+        until(() -> attempts.size() >= 2, 40, "one comes again: " + attempts);
+        Thread.sleep(1000);
+        check(new ArrayList<>(attempts).equals(Arrays.asList(0, 1)), attempts.toString());
+        check(problems.isEmpty(), problems.toString());
+        check(found.values().stream().allMatch(each -> each.get() == 1), "each once: " + found);
+        for (DefaultMQPushConsumer each : consumers) {
+            each.shutdown();
+        }
+        // one that pulls goes on where those ended, and the queues are shared out by the broker
+        setMode("PULL");
+        for (int at = 200; at < 220; at++) {
+            producer.send(message("m" + at));
+        }
+        ConcurrentLinkedQueue<String> pulled = new ConcurrentLinkedQueue<>();
+        DefaultMQPushConsumer puller = popConsumer("c", (messages, context) -> {
+            messages.forEach(each -> pulled.add(text(each)));
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        puller.start();
+        until(() -> pulled.size() >= 20, 40, "what is left is pulled: " + pulled.size());
+        Thread.sleep(500);
+        check(pulled.size() == 20, "nothing twice: " + pulled);
+        puller.shutdown();
         producer.shutdown();
     }
 
