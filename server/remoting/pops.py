@@ -28,6 +28,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.limits import ENTRIES_MAX
 from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
 from quarry_mq.server.delivery import Delivered, Delivery, ReceiveRequest, TimedHandle
 from quarry_mq.server.delivery.retry_topics import NUMBERS_EACH, handle_queue_of, retry_topics
@@ -67,9 +68,6 @@ IN_ORDER: Final = 999
 
 SKEW_MIN_S: Final = 1
 """Seconds by which the clock of delivery may differ from the time of day without being told apart."""
-
-ACKNOWLEDGED_MAX: Final = 4_096
-"""Most messages that one request may acknowledge."""
 
 NOTICE_MS: Final = 10_000
 """Milliseconds for which a notification hides the message that it found, until it gives the message back."""
@@ -375,10 +373,11 @@ class RemotingPops:
 
     def _acknowledge_batch(self, call: RemotingCall) -> None:
         """Acknowledge messages of several pops. It fails if none of them can be acknowledged any more."""
-        wanted = [_batch_in(each) for each in member_objects(json_object(call.command.body), "acks")]
-        count = sum(each.size for each in wanted)
-        if count > ACKNOWLEDGED_MAX:
-            raise invalid(f"acks in the body name {count} messages; {ACKNOWLEDGED_MAX} are allowed")
+        entries = list(member_objects(json_object(call.command.body), "acks"))
+        wanted = [_batch_in(each) for each in entries[:ENTRIES_MAX]]
+        count = max(len(entries), sum(each.size for each in wanted))
+        if count > ENTRIES_MAX:
+            raise invalid(f"acks in the body name {count} messages; {ENTRIES_MAX} are allowed")
         for group, topic in {(each.group, each.topic) for each in wanted}:
             self._require(call, group, topic)
         done = 0

@@ -22,6 +22,7 @@ from quarry_mq.store.record import (
     encode_properties,
     encode_record,
     record_size,
+    with_reconsume_times,
 )
 from quarry_mq.store.record.layout import MAGIC_V1, MAGIC_V2, QUEUE_OFFSET_MAXIMUM
 from tests.record.records import (
@@ -127,6 +128,18 @@ def test_hosts_of_both_kinds(born: int, store: int, bits: int, size: int) -> Non
     stored = whole(record(each))
     assert (stored.size, stored.system_flag) == (size, 0x102 | bits)
     assert (stored.born_host, stored.store_host) == (each.born_host, each.store_host)
+
+
+@pytest.mark.parametrize("crc", [False, True])
+@pytest.mark.parametrize(("born", "store"), [(4, 4), (16, 4), (4, 16), (16, 16)])
+def test_a_record_may_say_how_often_its_message_was_consumed(born: int, store: int, *, crc: bool) -> None:
+    each = message("t", b"x", {"a": "b"}, Host(HOST_V6.address[:born], 1), Host(HOST_V6.address[:store], 2))
+    data = record(each, crc_property=crc)
+    changed = whole(with_reconsume_times(data, whole(data), 7))
+    assert changed.reconsume_times == 7
+    digits = changed.properties.get(CRC_PROPERTY)
+    assert (digits is not None) == crc
+    assert with_reconsume_times(with_reconsume_times(data, changed, 7), changed, each.reconsume_times) == data
 
 
 def test_crc_property_closes_the_record() -> None:

@@ -341,7 +341,7 @@ def test_a_notification_and_a_look_take_nothing(serve: Serve) -> None:
 def test_an_ordered_pop_waits_for_what_is_hidden_in_the_queue(serve: Serve) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         await fill(broker, client, 3)
-        ordered = {"order": "true", "maxMsgNums": 2, "invisibleTime": 30_000}
+        ordered: dict[str, Any] = {"order": "true", "maxMsgNums": 2, "invisibleTime": 30_000}
         answer = await client.call(RequestCode.POP_MESSAGE, pop_fields(**ordered, attemptId="a"))
         assert (answer.fields["reviveQid"], answer.fields["orderCountInfo"]) == ("999", "")
         first = popped(answer)
@@ -404,8 +404,9 @@ def test_messages_of_retry_topics_come_with_those_of_the_topic(serve: Serve) -> 
             make_internal_topic(broker.store.topics, name)
         await client.send("T", b"plain")
         assert len(await pop(client)) == 1
+        retried: dict[str, Any] = {RETRY_TOPIC: "T"}
         for name in ("%RETRY%G_T", "%RETRY%G+T"):
-            assert (await client.send(name, name.encode(), **{RETRY_TOPIC: "T"})).code == ResponseCode.SUCCESS
+            assert (await client.send(name, name.encode(), **retried)).code == ResponseCode.SUCCESS
         found = await pop(client, pollTime=20_000)
         while len(found) < 2:
             found += await pop(client, pollTime=20_000)
@@ -455,14 +456,16 @@ def test_a_mistake_in_a_pop_is_named(serve: Serve) -> None:
         broker.store.topics.create(Topic("shut", TopicType.NORMAL, 1, 1, Permission.WRITE))
         assert await code_of_pop(client, "shut") == ResponseCode.NO_PERMISSION
         [found] = await pop(client)
-        for terms, name in (
+        malformed: list[tuple[dict[str, Any], str]] = [
             ({"extraInfo": "1 2 3"}, "extraInfo"), ({"extraInfo": "0 x 1 0 0 b 0 0"}, "extraInfo"),
             ({"queueId": -1}, "queueId"), ({"queueId": 2**30}, "queueId"), ({"offset": ""}, "offset"),
-        ):  # fmt: skip
+        ]  # fmt: skip
+        for terms, name in malformed:
             answer = await client.call(RequestCode.ACK_MESSAGE, named(found, **terms))
             assert answer.code == ResponseCode.INVALID_PARAMETER, terms
             assert name in (answer.remark or ""), answer
-        for terms in ({"queueId": 7}, {"offset": 7}, {"offset": 2**62}, {"consumerGroup": "never"}):
+        unknown: list[dict[str, Any]] = [{"queueId": 7}, {"offset": 7}, {"offset": 2**62}, {"consumerGroup": "never"}]
+        for terms in unknown:
             assert await ack(client, found, **terms) == ResponseCode.NO_MESSAGE, terms
         assert await ack(client, found, topic="none") == ResponseCode.TOPIC_NOT_EXIST
         assert await ack(client, found) == ResponseCode.SUCCESS

@@ -503,11 +503,12 @@ public final class Scenarios {
         admin.setInstanceName("mode-" + mode + "-" + topic);
         admin.start();
         Class<?> modes = Class.forName("org.apache.rocketmq.common.message.MessageRequestMode");
+        Class<?> groups = Class.forName("org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfig");
         for (var data : admin.examineBrokerClusterInfo().getBrokerAddrTable().values()) {
             String address = data.selectBrokerAddr();
-            var config = new org.apache.rocketmq.common.subscription.SubscriptionGroupConfig();
-            config.setGroupName("G-" + topic);
-            admin.createAndUpdateSubscriptionGroupConfig(address, config);
+            Object config = groups.getConstructor().newInstance();
+            groups.getMethod("setGroupName", String.class).invoke(config, "G-" + topic);
+            admin.getClass().getMethod("createAndUpdateSubscriptionGroupConfig", String.class, groups).invoke(admin, address, config);
             admin.getClass().getMethod("setMessageRequestMode", String.class, String.class, String.class, modes, int.class, long.class)
                 .invoke(admin, address, topic, "G-" + topic, modes.getField(mode).get(null), 8, 5_000L);
         }
