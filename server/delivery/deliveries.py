@@ -96,7 +96,7 @@ class Changed(NamedTuple):
     """A delivery after its invisible time was changed."""
 
     receipt_handle: str
-    """It replaces the handle that the client had before."""
+    """The handle that replaces the one that the client had before."""
     visible_at_ms: int
 
 

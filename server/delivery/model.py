@@ -40,7 +40,7 @@ class ReceiveRequest(NamedTuple):
     repeated; None: each begins when it is taken. Clients that know a delivery by its time need one time.
     """
     new_group_start: NewGroupStart | None = None
-    """Where the group starts if it is new on the topic; None: where the settings say."""
+    """Start of a group that is new on the topic; None: where the settings say."""
 
     @classmethod
     def of(

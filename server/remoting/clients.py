@@ -240,7 +240,7 @@ def circular_share(queues: Sequence[BrokerQueue], client_ids: Sequence[str], cli
 
 
 SHARES: Final = {"AVG": consecutive_share, "AVG_BY_CIRCLE": circular_share}
-"""How queues are shared out, by RocketMQ's names. Clients with another rule have to do it themselves."""
+"""Rules to share queues out, by RocketMQ's names. Clients with another rule have to do it themselves."""
 
 
 def _heartbeat_of(members: dict[str, Json]) -> Heartbeat:

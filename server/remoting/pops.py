@@ -6,16 +6,16 @@ for each message, the extra info, and shows it when it acknowledges the message 
 | part | extra info     | in Quarry |
 |-----:|----------------|-----------|
 | 0    | start          | the lowest offset of the queue in the answer; batches of acknowledgements count from it |
-| 1    | pop time       | when the message was handed out, ms |
+| 1    | pop time       | when the message was delivered, ms |
 | 2    | invisible time | ms |
-| 3    | revive queue   | 999 in order, else 0; or by how many seconds the clock of delivery is behind the time of day |
+| 3    | revive queue   | 999 in order, else 0; or the seconds from the clock of delivery to the time of day |
 | 4    | kind of topic  | 0 the topic, 1 and 2 its retry topics with `_` and `+` |
 | 5    | broker         | |
 | 6    | queue          | |
 | 7    | offset         | |
 
 Clients make this text out of an answer's header, so one answer has one pop time. Pop time and invisible time together
-name the delivery: a message that was handed out again, or hidden for another time, has another end.
+name the delivery: a message that was delivered again, or hidden for another time, has another end.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class _Times(NamedTuple):
 
     @classmethod
     def of(cls, handed_out_at_ms: int, invisible_ms: int, now_ms: int, wall_ms: int, *, is_ordered: bool) -> _Times:
-        """Return the times of what was handed out now, in the time of day, by which clients see what is over.
+        """Return the times of what is delivered now, in the time of day, by which clients see what is over.
 
         The clock of delivery goes on if that of the machine is set, or stands still while the machine sleeps.
         """
@@ -192,7 +192,7 @@ class RemotingPops:
         self._receive(call, _batch_size(call.fields), invisible_ms, self._answer_pop)
 
     def _peek(self, call: RemotingCall) -> None:
-        """Show messages that would be handed out next: they are given back at once, and it was no attempt."""
+        """Show messages that come next: they are given back at once, and it was no attempt."""
         self._receive(call, _batch_size(call.fields), NOTICE_MS, self._answer_peek)
 
     def _notify(self, call: RemotingCall) -> None:
@@ -229,7 +229,7 @@ class RemotingPops:
             return terms._replace(handed_out_at_ms=self._delivery.now_ms(), new_group_start=new_start)
 
         current = request()
-        self._pulls.forget_resets(group, topic)
+        self._pulls.drop_resets(group, topic)
         if polling_s is None:
             self._answer_none(call, current, ResponseCode.POLLING_TIMEOUT, "the time of the pop is over")
             return

@@ -119,8 +119,8 @@ class RemotingPulls:
         self._answer(call, queue, ResponseCode.PULL_OFFSET_MOVED, offset, remark="OFFSET_RESET")
         return True
 
-    def forget_resets(self, group: str, topic: str) -> None:
-        """Forget that owners of the topic's queues are to be told of resets: the group lets the broker choose now."""
+    def drop_resets(self, group: str, topic: str) -> None:
+        """Drop what owners of the topic's queues were to hear of resets: the group lets the broker choose now."""
         for queue in [each for each in self._resets.get(group, ()) if each.topic == topic]:
             del self._resets[group][queue]
 
