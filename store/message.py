@@ -104,6 +104,7 @@ class EncodedMessage(NamedTuple):
     store_host: Host
     system_flag: int
     tags_code: int
+    flag: int = 0
 
 
 class Appended(NamedTuple):

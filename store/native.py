@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     """A message, its receipt handle, how often it was delivered, how long it is hidden (ms)."""
 
 MODULE: Final = "quarry_native"
-CONTRACT: Final = 15
+CONTRACT: Final = 16
 """Number of the build that goes with this code; a build with another number is not used."""
 
 PlainMessage = tuple[str, bytes, bytes, int, int, int]
@@ -66,6 +66,62 @@ class SendReaderMaker(Protocol):
         unusual_names: Set[str],
         unusual_prefix: str,
     ) -> SendReader: ...
+
+
+class RemotingSendRun(Protocol):
+    """A run is plain sends of one connection that follow each other."""
+
+    @property
+    def count(self) -> int:
+        """Return the number of frames."""
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of their bodies."""
+
+    @property
+    def topics(self) -> dict[str, int]:
+        """Return for each topic the highest number of a queue that is asked for."""
+
+    @property
+    def messages(self) -> list[EncodedMessage]:
+        """Return the messages as `server.remoting.sends.RemotingSends` makes them."""
+
+    def answers(self, appended: Sequence[Appended], start: int, store_host: Host, /) -> bytes:
+        """Return the frames that answer the sends, whose messages are `appended` from `start` on; none for oneway
+        sends.
+        """
+
+
+class RemotingSendReader(Protocol):
+    """A reader of sends by remoting, from `quarry_mq.protocol.remoting.frames.Frame` on."""
+
+    def read(
+        self, frames: Sequence[tuple[int, bytes, bytes]], start: int, born_host: Host, store_host: Host, now_ms: int, /
+    ) -> RemotingSendRun:
+        """Return the plain sends among the frames from `start` on, up to the first frame that is none."""
+
+
+class RemotingSendReaderMaker(Protocol):
+    def __call__(
+        self,
+        *,
+        message_type: type[EncodedMessage],
+        body_size_max: int,
+        messages_max: int,
+        properties_size_max: int,
+        transaction_mask: int,
+        version: int,
+        added: Sequence[tuple[str, str]],
+        answered: Sequence[tuple[str, str]],
+        dropped_names: Set[str],
+        unusual_names: Set[str],
+        unusual_prefix: str,
+    ) -> RemotingSendReader:
+        """Make a reader. `added` are properties that each single message gets, `answered` fields of each answer.
+
+        Properties with a dropped name are not stored; a message with one of an unusual name, or prefix, is not plain.
+        """
 
 
 PlainAck = tuple[str, str, str, str, int, int, int, int]
@@ -245,6 +301,9 @@ class Native(Protocol):
 
     @property
     def SendReader(self) -> SendReaderMaker: ...
+
+    @property
+    def RemotingSendReader(self) -> RemotingSendReaderMaker: ...
 
     @property
     def ReceiveWriter(self) -> ReceiveWriterMaker: ...

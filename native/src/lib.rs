@@ -20,6 +20,7 @@ mod numbers;
 mod queue_keys;
 mod receives;
 mod records;
+mod remoting;
 mod sends;
 mod staging;
 mod stored;
@@ -29,7 +30,7 @@ mod wire;
 
 /// What Python code it goes with. Raised whenever the two have to change together: `store/native.py` does
 /// without a build of another number.
-const CONTRACT: u32 = 15;
+const CONTRACT: u32 = 16;
 
 #[pymodule]
 fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -38,6 +39,7 @@ fn quarry_native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(fields::fields_left, module)?)?;
     module.add_class::<sends::SendReader>()?;
     module.add_function(wrap_pyfunction!(sends::send_answer, module)?)?;
+    module.add_class::<remoting::RemotingSendReader>()?;
     module.add_class::<receives::ReceiveWriter>()?;
     module.add_function(wrap_pyfunction!(acks::read_ack, module)?)?;
     module.add_function(wrap_pyfunction!(acks::ack_answer, module)?)?;

@@ -24,6 +24,7 @@ pub struct Record<'a> {
     born_host: Host,
     store_host: Host,
     system_flag: i32,
+    flag: i32,
     queue_offset: i64,
     pub physical_offset: i64,
     stored_ms: i64,
@@ -49,6 +50,7 @@ impl<'a> Record<'a> {
             born_host: Host::of(&*fields.get_borrowed_item(5)?)?,
             store_host: Host::of(&*fields.get_borrowed_item(6)?)?,
             system_flag: fields.get_borrowed_item(7)?.extract()?,
+            flag: fields.get_borrowed_item(9)?.extract()?,
             queue_offset,
             physical_offset,
             stored_ms,
@@ -81,7 +83,7 @@ impl<'a> Record<'a> {
         out.put(&if self.is_v2() { MAGIC_V2 } else { MAGIC_V1 }.to_be_bytes());
         out.put(&checksum(self.body).to_be_bytes());
         out.put(&self.queue_number.to_be_bytes());
-        out.put(&[0; 4]); // flag
+        out.put(&self.flag.to_be_bytes());
         out.put(&self.queue_offset.to_be_bytes());
         out.put(&self.physical_offset.to_be_bytes());
         out.put(&self.whole_system_flag().to_be_bytes());

@@ -29,8 +29,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
-from itertools import count, repeat
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from itertools import count, groupby, repeat
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
@@ -224,6 +224,7 @@ class _Send(NamedTuple, Generic[MessageT]):
     messages: Sequence[MessageT]
     stored: Stored
     sends: int = 1
+    is_encoded: bool = False
 
 
 class _Waiting(NamedTuple):
@@ -267,8 +268,7 @@ class GroupCommit:
         self.stages: Final = SendStages()
         self._gathering_since_s = 0.0
         self._appended_s = 0.0
-        self._incoming: list[_Send[Message]] = []
-        self._incoming_encoded: list[_Send[EncodedMessage]] = []
+        self._incoming: list[_Send[Any]] = []
         self._waiting: deque[_Waiting] = deque()
         self._flush_task: asyncio.Task[None] | None = None
         self._queue_flush_task: asyncio.Task[None] | None = None
@@ -288,7 +288,7 @@ class GroupCommit:
 
     def send(self, messages: Sequence[Message], stored: Stored) -> None:
         """Store the messages; `stored` is called once, when they are durable as configured and visible."""
-        if not self._is_gathering:
+        if not self._incoming:
             self._gathering_since_s = self._clock.monotonic_s()
         self._incoming.append(_Send(messages, stored))
         if len(self._incoming) == 1 and not self._batch_follows_flush:
@@ -300,9 +300,9 @@ class GroupCommit:
         `stored` is called once for all of them. If its error is not a failure of the store, none of the messages is in
         the log, and a single one may be the cause: send them one by one.
         """
-        if not self._is_gathering:
+        if not self._incoming:
             self._gathering_since_s = since_s
-        self._incoming_encoded.append(_Send(messages, stored, sends))
+        self._incoming.append(_Send(messages, stored, sends, is_encoded=True))
         if not self._batch_follows_flush:
             self._append_batch()
 
@@ -316,15 +316,12 @@ class GroupCommit:
 
     def is_storing(self, topic: str) -> bool:
         """Return whether messages of the topic are accepted but not visible yet; encoded sends do not count."""
-        incoming = any(message.topic == topic for send in self._incoming for message in send.messages)
-        return incoming or self._store.is_undispatched(topic)
+        incoming = [send for send in self._incoming if not send.is_encoded]
+        return any(
+            message.topic == topic for send in incoming for message in send.messages
+        ) or self._store.is_undispatched(topic)
 
     # -- batches
-
-    @property
-    def _is_gathering(self) -> bool:
-        """Return whether sends wait for the next batch."""
-        return bool(self._incoming or self._incoming_encoded)
 
     @property
     def _batch_follows_flush(self) -> bool:
@@ -333,23 +330,25 @@ class GroupCommit:
 
     def _append_batch(self) -> None:
         sends, self._incoming = self._incoming, []
-        encoded, self._incoming_encoded = self._incoming_encoded, []
-        if not sends and not encoded:
+        if not sends:
             return  # a flush that ended in this iteration has appended them
         if (self._failure or self._no_room or self._too_full) is not None:
-            for stored in [*(send.stored for send in sends), *(each.stored for each in encoded)]:
-                _tell(stored, (), self._refusal())
+            for send in sends:
+                _tell(send.stored, (), self._refusal())
             return
         began_s = self._clock.monotonic_s()
         self.stages.gather.add(began_s - self._gathering_since_s)
-        went_in = [self._append(sends, self._store.append)] if sends else []
-        went_in += [self._append([each], self._store.append_encoded) for each in encoded]
+        went_in: list[bool] = []
+        for is_encoded, of_kind in groupby(sends, key=lambda send: send.is_encoded):  # in the order in which they came
+            if is_encoded:
+                went_in += [self._append([each], self._store.append_encoded) for each in of_kind]
+            else:
+                went_in.append(self._append(list(of_kind), self._store.append))
         if self._failure is not None:
             return
         if all(went_in):
             self.stages.append.add(self._appended_s - began_s)
-        messages = sum(len(send.messages) for send in sends) + sum(len(each.messages) for each in encoded)
-        self._metrics.observe_batch(messages)
+        self._metrics.observe_batch(sum(len(send.messages) for send in sends))
         self._go_on()
 
     def _append(self, sends: Sequence[_Send[MessageT]], append: Callable[[list[MessageT]], Sequence[Appended]]) -> bool:
@@ -610,7 +609,7 @@ class GroupCommit:
 
     async def drain(self) -> None:
         """Store and answer everything that was accepted; to be called when no new sends can come in."""
-        if self._is_gathering:
+        if self._incoming:
             self._append_batch()
         while self._failure is None and (self._flush_task is not None or self._queue_flush_task is not None):
             await asyncio.gather(*(task for task in (self._flush_task, self._queue_flush_task) if task is not None))

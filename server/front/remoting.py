@@ -115,6 +115,13 @@ class RemotingCall:
 
 Handler = Callable[[RemotingCall], None]
 
+Gather = Callable[["RemotingConnection", Frame], bool]
+"""Takes a frame to serve it at the end of the loop iteration, together with others, and returns whether it did.
+
+Each frame that it takes is given back to its connection: by `RemotingConnection.serve_gathered`, or together with
+others by `answer_gathered`.
+"""
+
 
 class RemotingConnection(asyncio.Protocol):
     """The connection of one client."""
@@ -245,8 +252,13 @@ class RemotingConnection(asyncio.Protocol):
         """Handle frames within what is left of the address's turn."""
         loop = asyncio.get_running_loop()
         frames, before_s, handled = self._frames, loop.time(), 0
+        gather = self._front.gather
         while frames and handled < source.frames_left and not self._is_full:
-            self._serve(frames.popleft())
+            frame = frames.popleft()
+            if gather is not None and gather(self, frame):
+                self._open += 1
+            else:
+                self._serve(frame)
             handled += 1
             if loop.time() - before_s > source.seconds_left:
                 break
@@ -275,6 +287,18 @@ class RemotingConnection(asyncio.Protocol):
         if not command.is_oneway:
             self._open += 1
         self._front.serve(RemotingCall(self, command))
+
+    def serve_gathered(self, frame: Frame) -> None:
+        """Serve a frame that `gather` has taken, by itself; also if the client is gone: it may have been oneway."""
+        self._open -= 1
+        self._serve(frame)
+
+    def answer_gathered(self, count: int, answers: bytes) -> None:
+        """Write the answers to all requests among that many frames that `gather` has taken."""
+        self._front.resources.stats.calls += count
+        self._open -= count
+        if answers and not self.is_closed:
+            self._write(answers)
 
     def answered(self, call: RemotingCall, code: int, fields: Mapping[str, str], body: bytes, remark: str) -> None:
         """Write the answer to a call; for `RemotingCall.answer`."""
@@ -476,6 +500,7 @@ class RemotingFront:
         """`unknown` answers requests whose code has no handler. Handlers must not raise."""
         self._handlers = handlers
         self._unknown = unknown
+        self.gather: Gather | None = None
         self.resources: Final = resources
         self.is_stopping = False
         self._servers: list[Listener] = []

@@ -27,7 +27,7 @@ from quarry_mq.server.remoting.operators.users import RemotingUsers
 from quarry_mq.server.remoting.pops import RemotingPops
 from quarry_mq.server.remoting.pulls import RemotingPulls
 from quarry_mq.server.remoting.relays import RemotingRelays
-from quarry_mq.server.remoting.sends import RemotingSends
+from quarry_mq.server.remoting.sends import FastRemotingSends, RemotingSends
 from quarry_mq.server.remoting.sessions import QueueLocks, RemotingSessions
 from quarry_mq.server.remoting.transactions import RemotingTransactions
 from quarry_mq.server.security.gate import Gate
@@ -62,6 +62,8 @@ class Remoting:
         shared = front.resources if isinstance(front, H2Front) else FrontResources(front_limits(self._settings))
         handlers = self._handlers(edge, sources, administration)
         made = self._front = RemotingFront(handlers, edge.handler(edge.not_supported), shared)
+        if self._fast_sends is not None:
+            made.gather = self._fast_sends.gather
         if isinstance(front, H2Front):  # the ids of messages have its address, and clients look messages up there
             made.begin()
             front.other_protocol = lambda secure: made.protocol(secure=secure)
@@ -84,6 +86,11 @@ class Remoting:
             topics=store.topics,
             locks=self._locks,
             settings=settings,
+        )
+        native = components.edge.native
+        # where there are users, each frame is authenticated by its fields
+        self._fast_sends = (
+            None if native is None or edge.has_users else FastRemotingSends(native, sends, store.topics, settings)
         )
         self._pulls = RemotingPulls(
             edge,
@@ -151,6 +158,8 @@ class Remoting:
             self._directory.configure(settings)
             self._names.configure(settings)
             self._sends.configure(settings)
+            if self._fast_sends is not None:
+                self._fast_sends.configure(settings)
             self._pulls.configure(settings)
             self._pops.configure(settings)
             self._statistics.configure(settings)

@@ -111,11 +111,11 @@ class WaitingSizes:
     def give(self, client_id: str, size: int) -> None:
         """Subtract waiting bytes of a client."""
         self._total -= size
-        left = self._sizes[client_id] - size
+        left = self._sizes.get(client_id, 0) - size
         if left:
             self._sizes[client_id] = left
-        else:
-            del self._sizes[client_id]
+        else:  # also after a request without bytes, when all others have ended
+            self._sizes.pop(client_id, None)
 
 
 class RequestRates:

@@ -253,17 +253,17 @@ def encode_batch(
     appended: list[Appended] = []
     assigned: dict[tuple[str, int], QueueOffset] = {}
     at = physical_offset
-    for topic, number, body, raw_properties, born_ms, born_host, store_host, flag, code in messages:
+    for topic, number, body, raw_properties, born_ms, born_host, store_host, system_flag, code, flag in messages:
         queue = topic, number
         offset = assigned[queue] if queue in assigned else next_offsets[queue]
         assigned[queue] = QueueOffset(offset + 1)
-        message = Message(topic, number, body, {}, born_ms, born_host, store_host, system_flag=flag)
+        message = Message(topic, number, body, {}, born_ms, born_host, store_host, flag, system_flag)
         record = encode_record(message, offset, at, stored_ms, raw_properties, crc_property=crc_property)
         size = len(record)
         records.append(record)
         properties = EncodedProperties(raw_properties)
         requests.append(
-            _make(DispatchRequest, (topic, number, offset, at, size, code, stored_ms, flag, properties, ()))
+            _make(DispatchRequest, (topic, number, offset, at, size, code, stored_ms, system_flag, properties, ()))
         )
         appended.append(_make(Appended, (offset, at, size, stored_ms)))
         at = PhysicalOffset(at + size)

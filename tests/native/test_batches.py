@@ -37,6 +37,7 @@ MESSAGES = st.builds(
     store_host=HOSTS,
     system_flag=st.sampled_from([0, 1]),
     tags_code=st.integers(-(2**63), 2**63 - 1),
+    flag=st.integers(-(2**31), 2**31 - 1),
 )
 HOST = Host(bytes(4), 1)
 MESSAGE = EncodedMessage("orders", 0, b"body", b"", 1, HOST, HOST, 0, 0)

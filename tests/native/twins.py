@@ -178,6 +178,7 @@ async def _twin(directory: Path, clock: ManualClock, threads: LoopThreads, *, na
             "store": {"directory": directory, "segment_size": 64 * 1024 * 1024, "durability": "async"},
             "network": {**QUICK["network"], "advertise": "127.0.0.1:8081"},
             "broker": {"native": native},
+            "remoting": {"listen": "127.0.0.1:0"},
             "delivery": {**QUICK["delivery"], "batch_max": 32},
             "limits": {"topics_per_user": 64},
         }

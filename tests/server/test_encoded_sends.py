@@ -53,6 +53,27 @@ def test_under_sync_they_wait_for_the_flush_and_share_the_next_one() -> None:
     run(test)
 
 
+def test_sends_of_both_kinds_that_wait_for_a_flush_are_stored_as_they_came() -> None:
+    """Those that come encoded used to be stored after all others."""
+
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
+        holding: Future[None] = Future()
+        threads.call(holding.result)
+        threads.call(holding.result)
+        first = bench.send(message())
+        await asyncio.sleep(0)
+        answers = []
+        for _ in range(3):
+            answers.append(bench.send_encoded(encoded(message())))
+            answers.append(bench.send(message()))
+        holding.set_result(None)
+        await first
+        assert [place.queue_offset for answer in answers for place in await answer] == [1, 2, 3, 4, 5, 6]
+
+    run(test)
+
+
 def test_one_that_does_not_fit_leaves_none_of_them_in_the_log_and_harms_no_other() -> None:
     async def test(threads: LoopThreads) -> None:
         bench = Bench(threads, Durability.ASYNC)

@@ -43,6 +43,16 @@ def test_nothing_is_remembered_of_clients_for_whom_nothing_waits() -> None:
     assert sizes.total == 0
 
 
+def test_requests_without_bytes_end_in_any_order() -> None:
+    """The second of them could not be answered."""
+    sizes = WaitingSizes("waiting", total_max=10, client_max=5)
+    for size in (0, 5, 0, 0):
+        sizes.take("a", size)
+    for size in (0, 5, 0, 0):
+        sizes.give("a", size)
+    assert (sizes.total, sizes._sizes) == (0, {})
+
+
 def test_a_client_has_a_second_of_requests_in_advance_and_then_its_rate() -> None:
     clock = ManualClock()
     rates = RequestRates(clock, 100)
