@@ -99,7 +99,7 @@ class RemotingSendReader(Protocol):
     def read(
         self, frames: Sequence[tuple[int, bytes, bytes]], start: int, born_host: Host, store_host: Host, now_ms: int, /
     ) -> RemotingSendRun:
-        """Return the plain sends among the frames from `start` on, up to the first frame that is none."""
+        """Return the plain sends among the frames from `start` on, up to the first other frame."""
 
 
 class RemotingSendReaderMaker(Protocol):
@@ -156,6 +156,15 @@ class RecordReader(Protocol):
         record.
 
         A record is plain if it ends in its CRC. May be called from any thread.
+        """
+
+    def join(
+        self, segment: memoryview, base: PhysicalOffset, end: int, entries: list[ConsumeQueueEntry], unlike: str, /
+    ) -> bytes | None:
+        """Return the records of these entries, one behind the other, each checked as in `read`.
+
+        Returns None if one is not plain, or has the topic `unlike`, or does not lie whole in the segment, which begins
+        at `base`, and below `end`.
         """
 
 

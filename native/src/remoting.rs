@@ -137,7 +137,7 @@ impl RemotingSendReader {
         })
     }
 
-    /// The plain sends among the frames from `start` on, up to the first frame that is none.
+    /// The plain sends among the frames from `start` on, up to the first other frame.
     fn read<'py>(
         &self,
         py: Python<'py>,

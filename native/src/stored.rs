@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PySlice, PyString, PyType};
+use pyo3::types::{PyBytes, PyList, PySlice, PyString, PyTuple, PyType};
 
 use crate::numbers::{i32_at, i64_at};
 use crate::tuples::{new_tuple, require_tuple};
@@ -109,6 +109,44 @@ impl RecordReader {
             PyBytes::new(py, record.properties).into_any(),
         ];
         new_tuple(self.record_type.bind(py), fields).map(Some)
+    }
+
+    /// The records of these entries, one behind the other, every checksum checked. None if one is not plain, has this
+    /// topic, or does not lie whole in the segment, which begins at `base`, and below `end`.
+    fn join<'py>(
+        &self,
+        segment: &Bound<'py, PyAny>,
+        base: i64,
+        end: i64,
+        entries: &Bound<'py, PyList>,
+        unlike: &str,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let py = segment.py();
+        let buffer: PyBuffer<u8> = PyBuffer::get(segment)?;
+        let Some(cells) = buffer.as_slice(py) else { return Ok(None) };
+        // SAFETY: as in `read`
+        let bytes = unsafe { std::slice::from_raw_parts(cells.as_ptr().cast::<u8>(), cells.len()) };
+        let mut records = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let at: i64 = entry.cast::<PyTuple>()?.get_borrowed_item(1)?.extract()?;
+            let found = usize::try_from(at - base).ok().and_then(|position| bytes.get(position..));
+            let Some((rest, record)) = found.and_then(|rest| Some((rest, decode(rest, at)?))) else {
+                return Ok(None);
+            };
+            if record.topic == unlike || at + i64::from(record.size) > end {
+                return Ok(None);
+            }
+            records.push(&rest[..record.size as usize]);
+        }
+        PyBytes::new_with(py, records.iter().map(|record| record.len()).sum(), |mut room| {
+            for record in records {
+                let (own, rest) = room.split_at_mut(record.len());
+                own.copy_from_slice(record);
+                room = rest;
+            }
+            Ok(())
+        })
+        .map(Some)
     }
 }
 

@@ -466,7 +466,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def _account(self, source: Source) -> None:
         """Report to the address how many of its bytes wait here."""
-        size = sum(len(frame.header) + len(frame.body) for frame in self._frames)
+        size = sum([len(header) + len(body) for _, header, body in self._frames])
         if size != self._waiting_size:
             grown, self._waiting_size = size - self._waiting_size, size
             source.grew(grown)

@@ -17,6 +17,7 @@ from quarry_mq.protocol.names import RETRY_PREFIX
 from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
 from quarry_mq.server.counters import Traffic
 from quarry_mq.server.delivery import Delivery
+from quarry_mq.server.delivery.fetch import ANSWER_SIZE_MAX
 from quarry_mq.server.delivery.pulls import PullRequest, Pulls
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.filters import MessageFilter
@@ -34,7 +35,7 @@ from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections.delivery import NewGroupStart
 from quarry_mq.store.consumequeue.search import TimeBoundary
 from quarry_mq.store.errors import Forbidden, GroupNotFound, Invalid, OffsetOutOfRange
-from quarry_mq.store.message import QueueId, QueueOffset
+from quarry_mq.store.message import QueueBounds, QueueId, QueueOffset
 from quarry_mq.store.message_store import MessageStore
 from quarry_mq.store.metadata import Topic
 from quarry_mq.store.record import StoredMessage
@@ -154,6 +155,8 @@ class RemotingPulls:
             client_id=call.peer,
         )
 
+        if wanted.wants_all and self._answer_at_once(call, request):
+            return
         lost = call.connection.lost
 
         def pulled(found: Sequence[StoredMessage], following: QueueOffset, error: Exception | None) -> None:
@@ -238,13 +241,37 @@ class RemotingPulls:
         if found:
             reader = self._messages.reader
             body = b"".join([reader.read(each.physical_offset, each.size) for each in found])
-            self._answer(call, queue, ResponseCode.SUCCESS, following, body=body, remark="FOUND")
-            is_retry = queue.topic.startswith(RETRY_PREFIX)
-            self._traffic.received(call.fields["consumerGroup"], queue.topic, len(found), len(body), is_retry=is_retry)
+            self._count(call, queue, len(found), len(body))
+            call.answer(fields=_fields(self._messages.bounds(queue), following), body=body, remark="FOUND")
         elif following > request.offset:
             self._answer(call, queue, ResponseCode.PULL_RETRY_IMMEDIATELY, following, remark="NO_MATCHED_MESSAGE")
         else:
             self._answer(call, queue, ResponseCode.PULL_NOT_FOUND, following, remark="OFFSET_OVERFLOW_ONE")
+
+    def _answer_at_once(self, call: RemotingCall, request: PullRequest) -> bool:
+        """Answer a pull of all messages with the records as they lie in the log; return whether that was possible.
+
+        Otherwise none is there yet, or they have to be read one by one.
+        """
+        queue, offset = request.queue, request.offset
+        bounds = self._messages.bounds(queue)
+        if not bounds.minimum <= offset < bounds.maximum:
+            return False
+        entries = self._messages.entries(queue, offset, request.batch_size)
+        if sum([each.size for each in entries]) > ANSWER_SIZE_MAX:
+            return False
+        body = self._messages.raw_records(entries)
+        if body is None:
+            return False
+        self._count(call, queue, len(entries), len(body))
+        following = QueueOffset(entries[-1].queue_offset + 1)
+        call.answer(fields=_fields(bounds, following), body=body, remark="FOUND")
+        return True
+
+    def _count(self, call: RemotingCall, queue: QueueId, messages: int, size: int) -> None:
+        """Count the messages that a pull returns."""
+        is_retry = queue.topic.startswith(RETRY_PREFIX)
+        self._traffic.received(call.fields["consumerGroup"], queue.topic, messages, size, is_retry=is_retry)
 
     def _answer(
         self,
@@ -253,17 +280,9 @@ class RemotingPulls:
         code: ResponseCode,
         following: QueueOffset,
         *,
-        body: bytes = b"",
         remark: str = "",
     ) -> None:
-        bounds = self._messages.bounds(queue)
-        fields = {
-            "nextBeginOffset": str(following),
-            "minOffset": str(bounds.minimum),
-            "maxOffset": str(bounds.maximum),
-            **_ALWAYS,
-        }
-        call.answer(code, fields, body, remark)
+        call.answer(code, _fields(self._messages.bounds(queue), following), remark=remark)
 
     # -- offsets of groups
 
@@ -376,3 +395,13 @@ def _queue_of(topic: Topic, number: int) -> QueueId:
             f"topic {topic.name} has {topic.queue_count} queues, and none of number {number}",
         )
     return QueueId(topic.name, number)
+
+
+def _fields(bounds: QueueBounds, following: QueueOffset) -> dict[str, str]:
+    """Return the custom header of the answer to a pull."""
+    return {
+        "nextBeginOffset": str(following),
+        "minOffset": str(bounds.minimum),
+        "maxOffset": str(bounds.maximum),
+        **_ALWAYS,
+    }

@@ -100,7 +100,7 @@ TIMER_DELAY_MAX_MS: Final = 3 * 24 * 3600 * 1000
 
 
 TYPE_WORD: Final = "NORMAL"
-"""What sends by remoting are counted as: the types of topics are not checked."""
+"""Sends by remoting are counted under this type: the types of topics are not checked."""
 
 FAST_BATCH_MAX: Final = 1024
 """Messages of a batch on the fast path: the ids of so many fit into the header of an answer."""

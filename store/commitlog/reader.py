@@ -7,9 +7,18 @@ from pathlib import Path
 
 from quarry_mq.store.commitlog.segments import SegmentList
 from quarry_mq.store.errors import OffsetOutOfRange
-from quarry_mq.store.message import Host, PhysicalOffset
+from quarry_mq.store.message import ConsumeQueueEntry, Host, PhysicalOffset
 from quarry_mq.store.native import Native, RecordReader
-from quarry_mq.store.record import Blank, Decoded, EndOfData, StoredMessage, Torn, decode_record, is_replaced
+from quarry_mq.store.record import (
+    REPLACED_TOPIC,
+    Blank,
+    Decoded,
+    EndOfData,
+    StoredMessage,
+    Torn,
+    decode_record,
+    is_replaced,
+)
 
 
 class CommitLogReader:
@@ -66,6 +75,18 @@ class CommitLogReader:
         if isinstance(found, StoredMessage) and physical_offset + found.size > end:
             return Torn(physical_offset, f"its {found.size} bytes reach over the log's end at {end}")
         return found
+
+    def join(self, entries: list[ConsumeQueueEntry]) -> bytes | None:
+        """Return the records of these entries as they lie in the log, one behind the other, with every CRC checked.
+
+        Returns None without the native part, and where `decode` has to say what is unusual about one of them, or they
+        lie in several segments. Raises OffsetOutOfRange.
+        """
+        if self._native is None or not entries:
+            return None
+        end = self.end
+        base, view, _ = self._segment_of(entries[0].physical_offset, end)
+        return self._native.join(view, base, end, entries, REPLACED_TOPIC)
 
     def is_replaced(self, physical_offset: PhysicalOffset) -> bool:
         """Return whether the record that once began there was damaged and has been replaced. Raises

@@ -1,4 +1,4 @@
-"""Sends by remoting, to a broker with the native part and to one without: the same answers and the same records."""
+"""Sends and pulls by remoting, at a broker with the native part and at one without: the same answers and records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from quarry_mq.store.message import Appended, Host, PhysicalOffset, QueueOffset
 from quarry_mq.store.native import NATIVE, Native
 from tests.native.mutations import TEXTS
 from tests.native.twins import TURNS_MAX, Twins, running_twins
-from tests.remoting.client import join_batch, send_fields
+from tests.remoting.client import join_batch, pull_fields, send_fields
 
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="no native part")
 
@@ -67,7 +67,7 @@ TOPICS: Final = (
 
 
 class Wire(asyncio.Transport):
-    """The transport of a connection without a network."""
+    """A wire is the transport of a connection without a network."""
 
     def __init__(self) -> None:
         self._sockets = socketpair()  # the front asks whether the peer is still there
@@ -151,7 +151,7 @@ async def ask(twins: Twins, data: bytes) -> list[bytes]:
 
 
 class Clients:
-    """What clients send, usual and unusual, by a random sequence."""
+    """Clients send what is usual and what is not, by a random sequence."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
@@ -226,6 +226,11 @@ async def compare(directory: Path, seed: int, inputs: int) -> None:
         for _ in range(inputs):
             await ask(twins, clients.read())
         twins.compare_stores()
+        for topic in ("orders", "mixed", "fifo"):
+            for offset in (0, 1, 10, 1_000_000):
+                fields = {name: str(value) for name, value in pull_fields(topic, offset, offset % 2).items()}
+                (answer,) = await ask(twins, write_command(Command(11, offset, fields)))
+                assert offset > 10 or len(answer) > 400, "records come"
 
 
 @pytest.fixture(autouse=True)
@@ -311,7 +316,7 @@ def test_others_are_left_to_python_with_all_that_follow(native: Native, frame: t
 
 
 def test_an_answer_is_what_python_writes(native: Native) -> None:
-    """In both serializations; a oneway send has none."""
+    """Both serializations are written; a oneway send gets no answer."""
     batch = join_batch([BatchedMessage(0, b"a", b""), BatchedMessage(0, b"b", b"")])
     fields = {name: str(value) for name, value in USUAL.items()}
     binary = write_command(Command(310, -5, fields, serialization=Serialization.ROCKETMQ))[8:]
@@ -337,7 +342,7 @@ def test_an_answer_is_what_python_writes(native: Native) -> None:
 
 
 def test_the_size_of_a_header_is_that_of_its_frame() -> None:
-    """So that the frames above are what the front gives to the reader."""
+    """The frames above are what the front gives to the reader."""
     frame = write_command(Command(310, 1, {"a": "b"}))
     length, mark = (int.from_bytes(frame[at : at + 4], "big") for at in (0, 4))
     assert frame[:8] == pack(">II", length, mark)

@@ -134,3 +134,32 @@ def test_what_is_no_entry_is_refused(native: Native, entry: tuple[bytes, bytes])
 def test_entries_of_another_kind_are_refused(native: Native) -> None:
     with pytest.raises(TypeError, match="no tuple"):
         native.EntryMaker(dict)  # type: ignore[arg-type]
+
+
+@needs_native
+def test_records_that_are_joined_are_those_of_the_log_or_left_to_python() -> None:
+    """Damage in one of them, another segment, and the end of the log are for Python to tell apart."""
+    assert NATIVE is not None
+    message = Message("orders", 1, b"body", {}, 1, Host(bytes(4), 1), Host(bytes(4), 1))
+    size = len(encoded(message, b"a\x01b\x02"))
+    places = [PhysicalOffset(AT + at * size) for at in range(3)]
+    records = [
+        encode_record(message, QueueOffset(at), place, 1, b"a\x01b\x02", crc_property=True)
+        for at, place in enumerate(places)
+    ]
+    segment = bytearray(bytes(BEFORE) + b"".join(records))
+    base, end = PhysicalOffset(AT - BEFORE), AT + 3 * size
+    entries = [ConsumeQueueEntry(QueueOffset(at), place, size, 0, 1) for at, place in enumerate(places)]
+
+    def joined(entries: list[ConsumeQueueEntry] = entries, *, end: int = end, unlike: str = "") -> bytes | None:
+        return reader(NATIVE).join(memoryview(segment).toreadonly(), base, end, entries, unlike)
+
+    assert joined() == b"".join(records)
+    assert joined([entries[2], entries[0]]) == records[2] + records[0]
+    assert joined(end=end - 1) is None
+    assert joined(unlike="orders") is None
+    for elsewhere in (PhysicalOffset(base - 1), PhysicalOffset(base), PhysicalOffset(end), PhysicalOffset(AT + 1)):
+        assert joined([entries[0], entries[0]._replace(physical_offset=elsewhere)]) is None
+    segment[BEFORE + size + 90] ^= 1
+    assert joined() is None
+    assert joined([entries[0], entries[2]]) == records[0] + records[2]
