@@ -285,15 +285,21 @@ class OfflineStore:
         return decoded
 
     def first_byte_from(self, start: PhysicalOffset) -> PhysicalOffset | None:
-        """Return the offset of the first non-zero byte from `start` on. Holes of the files are not read."""
+        """Return the offset of the first non-zero byte from `start` on. Holes of the files are not read.
+
+        Raises OSError for bytes that cannot be read.
+        """
         for base in self._segments.bases:
             end = base + self._segments.segment_size
             if end <= start:
                 continue
             data_end = base + self._disk.data_end(self._segments.path_of(base))
-            view = self._segments.segment_at(base).view()
+            segment = self._segments.segment_at(base)
+            view = segment.view()
             for at in range(max(start, base), data_end, _CHUNK):
-                chunk = bytes(view[at - base : min(at + _CHUNK, data_end) - base])
+                chunk_end = min(at + _CHUNK, data_end)
+                segment.fetch(at - base, chunk_end - at)
+                chunk = bytes(view[at - base : chunk_end - base])
                 if chunk != _ZEROS[: len(chunk)]:
                     return PhysicalOffset(at + len(chunk) - len(chunk.lstrip(b"\0")))
         return None

@@ -79,12 +79,17 @@ def _end_of_data(segments: SegmentList, base: PhysicalOffset, start: PhysicalOff
 
 
 def end_of_bytes(segments: SegmentList, start: PhysicalOffset, end: PhysicalOffset) -> PhysicalOffset:
-    """Return the offset after the last non-zero byte of [start, end) in one segment; `start` if all bytes are zero."""
+    """Return the offset after the last non-zero byte of [start, end) in one segment; `start` if all bytes are zero.
+
+    Raises OSError for bytes that cannot be read.
+    """
     base = segments.base_of(start)
-    view = segments.segment_at(base).view()
+    segment = segments.segment_at(base)
+    view = segment.view()
     first, position = start - base, end - base
     while position > first:
         begin = max(first, position - len(BLOCK))
+        segment.fetch(begin, position - begin)
         block = bytes(view[begin:position])
         if block != BLOCK[: len(block)]:
             return PhysicalOffset(base + begin + len(block.rstrip(b"\0")))

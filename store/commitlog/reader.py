@@ -1,24 +1,48 @@
-"""The module reads a commit log without copying it."""
+"""The module reads a commit log without copying it.
+
+A page that the device cannot give would end the process when it is read through a mapping (SIGBUS), and again each time
+a consumer asks for the same message. So pages are fetched before they are read: there, it is an error. One call fetches
+a window of them, which costs as much as reading one record, and most records lie in the window of the one before.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from quarry_mq.store.commitlog.segments import SegmentList
-from quarry_mq.store.errors import OffsetOutOfRange
+from quarry_mq.store.errors import OffsetOutOfRange, StoreDamaged
+from quarry_mq.store.fs.protocol import SegmentFile
 from quarry_mq.store.message import ConsumeQueueEntry, Host, PhysicalOffset
 from quarry_mq.store.native import Native, RecordReader
 from quarry_mq.store.record import (
     REPLACED_TOPIC,
     Blank,
+    Corrupt,
     Decoded,
     EndOfData,
     StoredMessage,
     Torn,
     decode_record,
     is_replaced,
+    parts_to_decode,
 )
+from quarry_mq.store.record.layout import HEAD_BYTES
+
+WINDOW_BYTES: Final = 128 * 1024
+"""Bytes that are fetched at once. How much a device reads ahead around a page that is missing, the system decides."""
+
+
+class _Window(NamedTuple):
+    """The part of a segment that was fetched last. `view` begins with the segment and ends with the window."""
+
+    base: PhysicalOffset
+    begin: int
+    view: memoryview
+    removals: int
+    segment: SegmentFile
+    whole: memoryview
 
 
 class CommitLogReader:
@@ -32,9 +56,9 @@ class CommitLogReader:
         self._segments = segments
         self._segment_size = segments.segment_size
         self._end = end
-        # The segment read last, because neighbouring records are read together: its base, its view, and `removals` at
-        # that time. The tuple is replaced as a whole, so that threads see values that belong together.
-        self._last: tuple[PhysicalOffset, memoryview, int] | None = None
+        # Neighbouring records are read together. The tuple is replaced as a whole, so that threads see values that
+        # belong together.
+        self._last: _Window | None = None
         self._native: RecordReader | None = None
 
     def use(self, native: Native) -> None:
@@ -52,11 +76,18 @@ class CommitLogReader:
         Raises OffsetOutOfRange when they are not all within [minimum, end) and within one segment.
         """
         end = self.end
-        base, view, _ = self._segment_of(physical_offset, end)
-        position = physical_offset - base
+        window = self._window_at(physical_offset, end)
+        position = physical_offset - window.base
         if size < 0 or position + size > self._segment_size or physical_offset + size > end:
             raise OffsetOutOfRange(f"no segment holds {size} bytes at offset {physical_offset}; the log ends at {end}")
-        return view[position : position + size]
+        if window.begin <= position and position + size <= len(window.view):
+            return window.view[position : position + size]
+        try:
+            window.segment.fetch(position, size)
+        except OSError as error:
+            reason = f"the bytes at offset {physical_offset} cannot be read: {error.strerror}"
+            raise StoreDamaged(window.segment.path, reason, record_at=physical_offset) from error
+        return window.segment.view()[position : position + size]
 
     def path_of(self, physical_offset: PhysicalOffset) -> Path:
         """Return the path of the file that holds the byte. Raises OffsetOutOfRange."""
@@ -65,13 +96,17 @@ class CommitLogReader:
     def decode(self, physical_offset: PhysicalOffset, *, check_crc: bool = False) -> Decoded:
         """Return the record at the offset, or what else lies there. Raises OffsetOutOfRange as `read` does."""
         end = self.end
-        base, view, _ = self._segment_of(physical_offset, end)
+        base, begin, view, _, segment, _ = self._window_at(physical_offset, end)
         position = physical_offset - base
         found: Decoded | None = None
-        if check_crc and self._native is not None:
-            found = self._native.read(view, position, physical_offset)
-        if found is None:
-            found = decode_record(view, position, physical_offset, check_crc=check_crc)
+        if begin <= position:
+            if check_crc and self._native is not None:
+                found = self._native.read(view, position, physical_offset)
+            if found is None:
+                found = decode_record(view, position, physical_offset, check_crc=check_crc)
+        if not isinstance(found, StoredMessage):
+            # it may be more than the window has
+            found = self._decode_alone(segment, position, physical_offset, check_crc=check_crc)
         if isinstance(found, StoredMessage) and physical_offset + found.size > end:
             return Torn(physical_offset, f"its {found.size} bytes reach over the log's end at {end}")
         return found
@@ -85,15 +120,35 @@ class CommitLogReader:
         if self._native is None or not entries:
             return None
         end = self.end
-        base, view, _ = self._segment_of(entries[0].physical_offset, end)
-        return self._native.join(view, base, end, entries, REPLACED_TOPIC)
+        base, begin, view, _, segment, whole = self._window_at(entries[0].physical_offset, end)
+        first, last = entries[0].physical_offset - base, entries[-1].physical_offset + entries[-1].size - base
+        if begin <= first and last <= len(view):
+            return self._native.join(view, base, end, entries, REPLACED_TOPIC)
+        try:
+            if last - first <= WINDOW_BYTES:
+                segment.fetch(first, last - first)
+            else:
+                for each in entries:
+                    segment.fetch(each.physical_offset - base, each.size)
+        except (OSError, ValueError):  # ValueError: an entry lies in another segment
+            return None
+        return self._native.join(whole[:last], base, end, entries, REPLACED_TOPIC)
 
     def is_replaced(self, physical_offset: PhysicalOffset) -> bool:
         """Return whether the record that once began there was damaged and has been replaced. Raises
         OffsetOutOfRange.
         """
-        base, view, _ = self._segment_of(physical_offset, self.end)
-        return is_replaced(view, physical_offset - base, physical_offset)
+        window = self._window_at(physical_offset, self.end)
+        position = physical_offset - window.base
+
+        def decode(_: memoryview, begin: int, at: PhysicalOffset) -> Decoded:
+            return self._decode_alone(window.segment, begin, at, check_crc=True)
+
+        try:
+            window.segment.fetch(position, min(HEAD_BYTES, self._segment_size - position))
+        except OSError:
+            return False
+        return is_replaced(window.segment.view(), position, physical_offset, decode)
 
     def scan(self, start: PhysicalOffset, *, check_crc: bool = True) -> Iterator[Decoded]:
         """Yield everything from `start`, which must be the start of a record, in log order.
@@ -132,22 +187,39 @@ class CommitLogReader:
         """Stop keeping the last segment mapped, unless another view of it exists."""
         self._last = None
 
-    def _segment_of(self, offset: PhysicalOffset, end: PhysicalOffset) -> tuple[PhysicalOffset, memoryview, int]:
+    def _decode_alone(
+        self, segment: SegmentFile, position: int, physical_offset: PhysicalOffset, *, check_crc: bool
+    ) -> Decoded:
+        """Return what lies at a position; Corrupt if the device does not give the bytes that are needed to tell."""
+        view = segment.view()
+        try:
+            for begin, end in parts_to_decode(view, position):
+                segment.fetch(begin, end - begin)
+        except OSError as error:
+            return Corrupt(physical_offset, f"its bytes cannot be read: {error.strerror}")
+        return decode_record(view, position, physical_offset, check_crc=check_crc)
+
+    def _window_at(self, offset: PhysicalOffset, end: PhysicalOffset) -> _Window:
+        """Return the window in which a byte lies; an empty one if not all of the window can be read."""
         last = self._last
         removals = self._segments.removals
         # as long as no segment is removed, the log's beginning stays where it is
-        if (
-            last is not None
-            and last[2] == removals
-            and last[0] <= offset < last[0] + self._segment_size
-            and offset < end
-        ):
-            return last
-        if not self._segments.minimum <= offset < end:
-            raise OffsetOutOfRange(f"offset {offset} is outside the commit log [{self._segments.minimum}, {end})")
-        self._last = last = (
-            self._segments.base_of(offset),
-            self._segments.segment_at(offset).view(),
-            removals,
-        )
+        if last is not None and last[3] == removals and 0 <= offset - last[0] < self._segment_size and offset < end:
+            base, begin, view, _, segment, whole = last
+            position = offset - base
+            if begin <= position < len(view):
+                return last
+        else:
+            if not self._segments.minimum <= offset < end:
+                raise OffsetOutOfRange(f"offset {offset} is outside the commit log [{self._segments.minimum}, {end})")
+            base, segment = self._segments.base_of(offset), self._segments.segment_at(offset)
+            whole = segment.view()
+            position = offset - base
+        begin = position - position % WINDOW_BYTES
+        until = min(begin + WINDOW_BYTES, self._segment_size)
+        try:
+            segment.fetch(begin, until - begin)
+        except OSError:
+            return _Window(base, self._segment_size, whole, removals, segment, whole)
+        self._last = last = _Window(base, begin, whole[:until], removals, segment, whole)
         return last

@@ -103,6 +103,12 @@ STAT_BLOCK_BYTES: Final = 512  # the unit of st_blocks, whatever the file system
 FETCH_BYTES: Final = 1024 * 1024
 READ_ONCE_BYTES: Final = 128 * 1024
 """`read_once` reads aligned parts of this size: of one that is cached in part, all pages may leave the cache."""
+MADV_POPULATE_READ: Final = 22
+"""The advice of Linux 5.14 to read pages now; Python 3.11 has no name for it."""
+UNREADABLE_PAGE: Final = {errno.EFAULT, 133}
+"""Errors of that advice for pages that the device does not give, or whose memory is damaged (EHWPOISON, which has no
+name in Python).
+"""
 FLOCK: Final = struct.Struct("hhqqi4x")
 """The struct is `struct flock` of 64-bit Linux: type, whence, start, length, pid."""
 
@@ -265,6 +271,18 @@ class PosixSegment:
     def view(self) -> memoryview:
         return memoryview(self._mapping()).toreadonly()
 
+    def fetch(self, position: int, size: int) -> None:
+        if size <= 0:
+            return
+        begin = position - position % mmap.PAGESIZE
+        try:
+            self._mapping().madvise(MADV_POPULATE_READ, begin, position + size - begin)
+        except OSError as error:
+            if error.errno in UNREADABLE_PAGE:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), os.fspath(self._path)) from error
+            if error.errno != errno.EINVAL:  # EINVAL: the kernel does not know this advice
+                raise
+
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         mapping, descriptor = self._map, self._descriptor
         if mapping is None:
@@ -417,6 +435,8 @@ class PosixDisk:
         with _naming(path):
             descriptor = _Descriptor(path, os.O_RDONLY)
             number = descriptor.fileno()
+            if os.fstat(number).st_size < end:
+                raise OSError(errno.EIO, f"the file ends before position {end}", os.fspath(path))
             buffer = bytearray(FETCH_BYTES)
             for data_begin, data_end in _data_extents(number, begin, end):
                 for at in range(data_begin, data_end, FETCH_BYTES):

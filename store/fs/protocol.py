@@ -65,6 +65,13 @@ class SegmentFile(Protocol):
     def view(self) -> memoryview:
         """Return a read-only view of the whole file. It stays valid after `close()`, until its last slice is gone."""
 
+    def fetch(self, position: int, size: int) -> None:
+        """Bring the pages of a part of the file into memory, so that the view can be read there.
+
+        Raises OSError with EIO when the device does not give them: reading such a page through the view ends the
+        process (SIGBUS). Where the system is older than Linux 5.14, nothing is done.
+        """
+
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """Put bytes into the page cache: they survive the process, not the machine.
 

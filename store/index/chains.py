@@ -67,7 +67,9 @@ class ChainFile:
         self._items: Items = np.frombuffer(view, shape.item, count=shape.items_max, offset=first)
 
     def items(self, begin: int, end: int) -> Items:
-        """Return the items with the numbers [begin, end), as they are stored."""
+        """Return the items with the numbers [begin, end), as they are stored. Raises OSError."""
+        first = self.shape.position_of(begin)
+        self._file.fetch(first, self.shape.position_of(end) - first)
         return self._items[begin - 1 : end - 1]
 
     def add(self, first: int, items: Items, hashes: Hashes) -> int:
@@ -104,21 +106,29 @@ class ChainFile:
     def chain(self, hashed: int, end: int) -> Iterator[int]:
         """Yield the numbers of the items below `end` in the slot of a hash, newest first.
 
-        Ends where a number is not below the one before it: an intact file has no such number.
+        Ends where a number is not below the one before it: an intact file has no such number. Raises OSError.
         """
-        number = int(self._slots[hashed % self.shape.slots])
+        slot = hashed % self.shape.slots
+        self._file.fetch(self.shape.slots_at + slot * self.shape.slot_size, self.shape.slot_size)
+        number = int(self._slots[slot])
         while number >= end:
             # skip items added since
-            number = int(self._items["previous"][number - 1]) if number <= self.shape.items_max else 0
+            number = self._before(number) if number <= self.shape.items_max else 0
         while number > 0:
             yield number
-            before = int(self._items["previous"][number - 1])
+            before = self._before(number)
             if before >= number:
                 return
             number = before
 
+    def _before(self, number: int) -> int:
+        return int(self.items(number, number + 1)["previous"][0])
+
     def is_right(self, end: int) -> bool:
-        """Return whether slots and `previous` match the hashes of the items below `end`, and name no other items."""
+        """Return whether slots and `previous` match the hashes of the items below `end`, and name no other items.
+
+        Raises OSError.
+        """
         items = self.items(1, end)
         slots = items["hash"].astype(np.int32) % self.shape.slots
         order = np.argsort(slots, kind="stable")
@@ -128,6 +138,7 @@ class ChainFile:
         before = np.where(is_first, 0, np.roll(numbers, 1))
         if (items["previous"][order] != before).any():
             return False
+        self._file.fetch(self.shape.slots_at, self.shape.slots * self.shape.slot_size)
         newest = np.zeros(self.shape.slots, np.int32)
         newest[ordered] = numbers  # ascending within a slot: the last one stays
         return bool((self._valid(self._slots, end) == newest).all())

@@ -4,8 +4,10 @@ from quarry_mq.store.record.codec import (
     decode_record,
     encode_blank,
     encode_record,
+    parts_to_decode,
     reaches_over_end,
     record_size,
+    size_with_body,
     with_reconsume_times,
 )
 from quarry_mq.store.record.message_id import (
@@ -46,8 +48,10 @@ __all__ = [
     "java_hash",
     "offset_message_id",
     "parse_offset_message_id",
+    "parts_to_decode",
     "reaches_over_end",
     "record_size",
+    "size_with_body",
     "tags_code",
     "with_reconsume_times",
 ]

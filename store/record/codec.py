@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from operator import ne
 from struct import Struct
@@ -16,11 +16,13 @@ from quarry_mq.store.message import Host, Message, PhysicalOffset, QueueOffset
 from quarry_mq.store.record import layout
 from quarry_mq.store.record.layout import (
     AFTER_HOSTS_SIZE,
+    BESIDE_BODY_MAX,
     BLANK_SIZE,
     CRC_DIGITS,
     CRC_PROPERTY_SIZE,
     CRC_PROPERTY_START,
     ENTRY_END,
+    HEAD_BYTES,
     HEAD_SIZE,
     HEAD_V4,
     HEADS,
@@ -73,6 +75,9 @@ def crc_property_of(covered: Buffer) -> bytes:
 
 _HOLE: Final = bytes(layout.SECTOR_SIZE)
 _ZERO_HEAD: Final = bytes(HEAD_SIZE)
+_SYSTEM_FLAG_FIELD: Final = 7
+TRAILING_ZEROS: Final = 3
+"""A record whose last bytes are this many zeros was not written to its end."""
 _TOPICS_CACHED: Final = 8192
 _PROPERTIES_LENGTH_SIZE: Final = PROPERTIES_LENGTH.size
 _pack_properties_length: Final = PROPERTIES_LENGTH.pack
@@ -276,6 +281,36 @@ def with_reconsume_times(record: bytes, message: StoredMessage, times: int) -> b
     return covered + crc_property_of(covered)
 
 
+def parts_to_decode(segment: memoryview, position: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts [begin, end) of a segment that `decode_record` reads at a position, each before it is read.
+
+    A part is yielded before this iterator goes on to read in it: the caller can bring it into memory first.
+    """
+    head_end = min(position + HEAD_BYTES, len(segment))
+    yield position, head_end
+    if head_end - position < HEAD_SIZE:
+        return
+    size, magic = SIZE_AND_MAGIC.unpack_from(segment, position)
+    end = position + size
+    if magic not in TOPIC_LENGTHS or end <= head_end or end > len(segment):
+        return
+    beside = position + size_with_body(segment[position:head_end])
+    if beside <= end <= beside + BESIDE_BODY_MAX:
+        yield head_end, end
+    else:
+        # no record is like that: what tells so is after the body and at the end, and the rest may be very large
+        if position <= beside < end:
+            yield beside, min(end, beside + BESIDE_BODY_MAX)
+        yield end - TRAILING_ZEROS, end
+
+
+def size_with_body(head: bytes | memoryview) -> int:
+    """Return how many bytes the head and the body of a record take, as its head states them (`HEAD_BYTES`)."""
+    system_flag: int = HEAD_V4.unpack_from(head)[_SYSTEM_FLAG_FIELD]
+    layout = HEADS[(system_flag & HOSTS_V6) >> HOST_BITS_SHIFT]
+    return layout.size + int(layout.unpack_from(head)[-1])
+
+
 def _locate(
     segment: memoryview, position: int, size: int, topic_length_start: int, length_field: Struct
 ) -> tuple[str, int] | str:
@@ -341,7 +376,7 @@ def _broken(segment: memoryview, position: int, physical_offset: PhysicalOffset,
     """
     (size,) = layout.SIZE.unpack_from(segment, position)
     end = position + size
-    if end > len(segment) or (size >= RECORD_SIZE_MINIMUM and not any(segment[end - 3 : end])):
+    if end > len(segment) or (size >= RECORD_SIZE_MINIMUM and not any(segment[end - TRAILING_ZEROS : end])):
         return Torn(physical_offset, reason)
     return Corrupt(physical_offset, reason)
 

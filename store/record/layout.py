@@ -76,6 +76,10 @@ ENTRY_END: Final = 0x02
 """The byte that ends a property; the last property may lack it."""
 
 HEAD_SIZE: Final = 88
+HEAD_BYTES: Final = 256
+"""Enough bytes for the head of any record, with hosts of any kind."""
+BESIDE_BODY_MAX: Final = 2 * (2 + 32_767)
+"""Bytes of a record that are neither head nor body, at most: topic and properties, each with its length."""
 BLANK_SIZE: Final = 8
 RECORD_SIZE_MINIMUM: Final = 92
 """The size of a record with two IPv4 hosts, no body, one byte of topic in V1, no properties."""

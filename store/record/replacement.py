@@ -12,14 +12,14 @@ point, is recognized.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from quarry_mq.protocol.messages.system_flag import TransactionState
 from quarry_mq.store.message import Host, Message, PhysicalOffset, QueueOffset
 from quarry_mq.store.record.codec import decode_record, encode_blank, encode_record
 from quarry_mq.store.record.layout import BLANK_SIZE, MESSAGE_SIZE_MAXIMUM, RECORD_SIZE_MINIMUM
-from quarry_mq.store.record.properties import StoredMessage
+from quarry_mq.store.record.properties import Decoded, StoredMessage
 
 REPLACED_TOPIC: Final = "~"
 """The topic of replacements has one byte, so that the smallest possible record is replaced by one of its own size."""
@@ -56,14 +56,22 @@ def encode_replacement(
         yield at, encode_blank(rest).ljust(rest, FILL)
 
 
-def is_replaced(segment: memoryview, position: int, physical_offset: PhysicalOffset) -> bool:
-    """Return whether what once began at `position` of a segment has been replaced. Meant for positions of entries."""
+def is_replaced(
+    segment: memoryview,
+    position: int,
+    physical_offset: PhysicalOffset,
+    decode: Callable[[memoryview, int, PhysicalOffset], Decoded] = decode_record,
+) -> bool:
+    """Return whether what once began at `position` of a segment has been replaced. Meant for positions of entries.
+
+    The 16 bytes at the position are read directly, all others by `decode`.
+    """
     window = bytes(segment[position : position + 2 * BLANK_SIZE])
     if _FILLED in (window[:BLANK_SIZE], window[BLANK_SIZE:]):
         return True  # in the middle of a replacement, or at a blank that replaces a small record
     for begin in range(max(0, position - RECORD_SIZE_MINIMUM + 1), position + RECORD_SIZE_MINIMUM):
         # at the border of two replacements: no record can begin so near to a whole one
-        found = decode_record(segment, begin, PhysicalOffset(physical_offset + begin - position))
+        found = decode(segment, begin, PhysicalOffset(physical_offset + begin - position))
         if isinstance(found, StoredMessage) and found.topic == REPLACED_TOPIC:
             return True
     return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from threading import get_ident
 from typing import Final
 
@@ -98,8 +99,8 @@ def scan_log(
     committed. Memory is bounded, whatever the log's size. The caller may stop at any time (`close()` of the iterator).
 
     With `from_device` bytes come from the device and not from the cache (`Disk.drop_cached`): no segment from `start`
-    on may be mapped when the scan gets to it, and bytes that cannot be read raise OSError. Raises OffsetOutOfRange
-    outside [minimum, end_of_files].
+    on may be mapped when the scan gets to it. Raises OSError for bytes that cannot be read, OffsetOutOfRange outside
+    [minimum, end_of_files].
     """
     if not segments.minimum <= start <= segments.end_of_files:
         raise OffsetOutOfRange(
@@ -149,7 +150,9 @@ def _open(
     octets = np.frombuffer(view, np.uint8)
 
     def load(begin: int, end: int) -> None:
-        if from_device:
+        # read by position first: what the device does not give is an error there. A segment that has expired meanwhile
+        # has no path any more, and was read before
+        with suppress(FileNotFoundError):
             disk.fetch(path, begin, end)
         map_pages(octets, begin, end)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from quarry_mq.store.commitlog import CommitLogReader, SegmentList
+from quarry_mq.store.fs import SegmentFile
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import Blank, StoredMessage
 from quarry_mq.store.record.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MINIMUM, SIZE
@@ -19,6 +20,9 @@ RECORD_MAGIC: Final = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) f
 """Matches the magic codes of records: a copy of one may lie in a body, too."""
 _BLANK_MAGIC: Final = re.compile(re.escape(MAGIC_BLANK.to_bytes(4, "big")))
 _MAGIC_POSITION: Final = SIZE.size
+_PAGE_BYTES: Final = 4096
+_PART_BYTES: Final = 1 << 20
+"""Bytes that are fetched at once, as long as all can be read."""
 
 
 def next_whole(segments: SegmentList, damaged: PhysicalOffset) -> PhysicalOffset | None:
@@ -27,8 +31,7 @@ def next_whole(segments: SegmentList, damaged: PhysicalOffset) -> PhysicalOffset
     The end that the damaged record states is tried first: a body may hold anything, even the copy of a record.
     Otherwise it is the first record that states its own offset and passes every check, or the blank that fits the rest.
     """
-    view = segments.segment_at(damaged).view()
-    (size,) = SIZE.unpack_from(view, damaged - segments.base_of(damaged))
+    size = _stated_size(segments, damaged)
     if size >= RECORD_SIZE_MINIMUM and _goes_on(segments, PhysicalOffset(damaged + size)):
         return PhysicalOffset(damaged + size)
     first = PhysicalOffset(damaged + RECORD_SIZE_MINIMUM)
@@ -41,8 +44,7 @@ def next_whole(segments: SegmentList, damaged: PhysicalOffset) -> PhysicalOffset
 
 def next_readable(segments: SegmentList, damaged: PhysicalOffset) -> PhysicalOffset | None:
     """Return where to continue reading in the segment of a damaged record, or of unwritten bytes that others follow."""
-    (size,) = SIZE.unpack_from(segments.segment_at(damaged).view(), damaged - segments.base_of(damaged))
-    return next_whole(segments, damaged) if size else first_record(segments, damaged)
+    return next_whole(segments, damaged) if _stated_size(segments, damaged) else first_record(segments, damaged)
 
 
 def first_record(segments: SegmentList, start: PhysicalOffset) -> PhysicalOffset | None:
@@ -78,7 +80,42 @@ def _candidates(
     record.
     """
     base = segments.base_of(inside)
-    view = segments.segment_at(inside).view()
+    segment = segments.segment_at(inside)
+    view = segment.view()
     data_end = segments.disk.data_end(segments.path_of(inside))
-    for match in magic.finditer(view[:data_end], first - base + _MAGIC_POSITION):
-        yield PhysicalOffset(base + match.start() - _MAGIC_POSITION)
+    for begin, end in _readable_parts(segment, first - base + _MAGIC_POSITION, data_end):
+        for match in magic.finditer(view[:end], begin):
+            yield PhysicalOffset(base + match.start() - _MAGIC_POSITION)
+
+
+def _stated_size(segments: SegmentList, damaged: PhysicalOffset) -> int:
+    """Return the size that a damaged record states; -1 if it cannot be read."""
+    segment, position = segments.segment_at(damaged), damaged - segments.base_of(damaged)
+    try:
+        segment.fetch(position, SIZE.size)
+    except OSError:
+        return -1
+    (size,) = SIZE.unpack_from(segment.view(), position)
+    return int(size)
+
+
+def _readable_parts(segment: SegmentFile, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of [begin, end) that the device gives, each with the last bytes of a part that it continues.
+
+    So each magic code lies within one part.
+    """
+    at, continues_from = begin, begin
+    step = _PART_BYTES
+    while at < end:
+        until = min(at - at % step + step, end)
+        try:
+            segment.fetch(at, until - at)
+        except OSError:
+            if step > _PAGE_BYTES:
+                step = _PAGE_BYTES  # from here on page by page
+                continue
+            continues_from = until
+        else:
+            yield continues_from, until
+            continues_from = until - SIZE.size + 1
+        at = until

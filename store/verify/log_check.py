@@ -14,15 +14,22 @@ from errno import EBADMSG, EIO, ENODATA, EREMOTEIO, EUCLEAN
 from os import fspath
 from typing import Final, NamedTuple
 
-from quarry_mq.protocol.messages.system_flag import HOSTS_V6
 from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.errors import OffsetOutOfRange, StoreDamaged
 from quarry_mq.store.message import PhysicalOffset
-from quarry_mq.store.record import Blank, Corrupt, Decoded, EndOfData, StoredMessage, Torn, decode_record
+from quarry_mq.store.record import (
+    Blank,
+    Corrupt,
+    Decoded,
+    EndOfData,
+    StoredMessage,
+    Torn,
+    decode_record,
+    size_with_body,
+)
 from quarry_mq.store.record.layout import (
-    HEAD_V4,
-    HEADS,
-    HOST_BITS_SHIFT,
+    BESIDE_BODY_MAX,
+    HEAD_BYTES,
     MAGIC_BLANK,
     RECORD_SIZE_MINIMUM,
     SIZE,
@@ -33,11 +40,6 @@ from quarry_mq.store.scan import RECORD_MAGIC, scan_segment
 
 PIECE_BYTES: Final = 256 * 1024
 """Bytes of one step: few enough that the interpreter's lock is soon free again for the event loop."""
-HEAD_BYTES: Final = 256
-"""Enough bytes for the head of any record."""
-BESIDE_BODY_MAX: Final = 2 * (2 + 32_767)
-"""Bytes of a record that are neither head nor body, at most: topic and properties, each with its length."""
-SYSTEM_FLAG_FIELD: Final = 7
 FILE_ENDS: Final = "the file ends here"
 PAGE_BYTES: Final = 4096
 UNREADABLE: Final = {EIO, ENODATA, EBADMSG, EUCLEAN, EREMOTEIO}
@@ -239,20 +241,13 @@ def _decode(segments: SegmentList, at: PhysicalOffset) -> tuple[Decoded, int, _U
         return decode_record(memoryview(octets), 0, at), size, None
     if size > room:
         return Torn(at, f"the record takes {size} bytes, but {room} are left in the segment"), size, None
-    if not 0 <= size - _size_with_body(octets) <= BESIDE_BODY_MAX:
+    if not 0 <= size - size_with_body(octets) <= BESIDE_BODY_MAX:
         # before anything of such a size is read into memory
         return Corrupt(at, f"body length does not fit size {size}"), size, None
     octets, unread = _read(segments, at, size)
     if len(octets) < size:
         return Torn(at, FILE_ENDS), size, unread
     return decode_record(memoryview(octets), 0, at), size, None
-
-
-def _size_with_body(head: bytes) -> int:
-    """Return how many bytes the head and the body of a record take, as they are stated there."""
-    system_flag: int = HEAD_V4.unpack_from(head)[SYSTEM_FLAG_FIELD]
-    layout = HEADS[(system_flag & HOSTS_V6) >> HOST_BITS_SHIFT]
-    return layout.size + int(layout.unpack_from(head)[-1])
 
 
 def _segment_end(segments: SegmentList, at: PhysicalOffset) -> PhysicalOffset:

@@ -10,6 +10,7 @@ from quarry_mq.store.commitlog import CommitLogReader, CommitLogWriter, SegmentL
 from quarry_mq.store.fs.protocol import Disk
 from quarry_mq.store.message import Host, Message, PhysicalOffset, QueueOffset
 from quarry_mq.store.record import StoredMessage, encode_record, record_size
+from quarry_mq.store.record.layout import CRC_PROPERTY_SIZE
 
 LOG = Path("/store/commitlog")
 HOST = Host(b"\x7f\0\0\x01", 10911)
@@ -34,24 +35,28 @@ def open_log(disk: Disk, segment_size: int | None, directory: Path = LOG, *, map
     return SegmentList(disk, directory, segment_size, mapped_max=mapped_max, executor=SameThread())
 
 
-def record(at: int, size: int, number: int = 0) -> bytes:
+def record(at: int, size: int, number: int = 0, *, crc_property: bool = False) -> bytes:
     """A record of exactly `size` bytes for physical offset `at`; its body depends on both and on `number`."""
-    body = (f"{number}@{at} " * size).encode()[: size - SMALLEST]
+    smallest = SMALLEST + CRC_PROPERTY_SIZE * crc_property
+    body = (f"{number}@{at} " * size).encode()[: size - smallest]
     message = Message("t", number % 8, body, {}, 1_700_000_000_000, HOST, HOST)
-    assert record_size(message, PROPERTIES) == size, f"no record has {size} bytes"
+    assert record_size(message, PROPERTIES) == size - smallest + SMALLEST, f"no record has {size} bytes"
     return encode_record(
         message,
         queue_offset=QueueOffset(number),
         physical_offset=PhysicalOffset(at),
         store_timestamp_ms=1_700_000_000_001,
         raw_properties=PROPERTIES,
+        crc_property=crc_property,
     )
 
 
-def append(writer: CommitLogWriter, size: int, number: int = 0) -> tuple[PhysicalOffset, bytes]:
+def append(
+    writer: CommitLogWriter, size: int, number: int = 0, *, crc_property: bool = False
+) -> tuple[PhysicalOffset, bytes]:
     """Buffer one record; returns where it goes and its bytes."""
     at = writer.place(size)
-    encoded = record(at, size, number)
+    encoded = record(at, size, number, crc_property=crc_property)
     writer.add(encoded)
     return at, encoded
 

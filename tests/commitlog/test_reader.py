@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from quarry_mq.store.commitlog import CommitLogReader, CommitLogWriter, SegmentList
-from quarry_mq.store.errors import OffsetOutOfRange
+from quarry_mq.store.errors import OffsetOutOfRange, StoreDamaged
 from quarry_mq.store.fs.posix import PosixDisk
-from quarry_mq.store.message import PhysicalOffset
-from quarry_mq.store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn
+from quarry_mq.store.message import ConsumeQueueEntry, PhysicalOffset, QueueOffset
+from quarry_mq.store.native import NATIVE, WHY_NOT
+from quarry_mq.store.record import (
+    Blank,
+    Corrupt,
+    EndOfData,
+    StoredMessage,
+    Torn,
+    decode_record,
+    parts_to_decode,
+)
+from quarry_mq.store.scan.log import scan_log
+from quarry_mq.store.scan.resync import next_whole
 from tests import golden
 from tests.commitlog.records import append, open_log, record
 from tests.conftest import GoldenStore
@@ -137,3 +149,79 @@ def test_a_scan_of_a_log_by_rocketmq_finds_all_its_records(name: str, golden_sto
     assert [(outcome.physical_offset, type(outcome)) for outcome in outcomes] == [
         (line["blank"], Blank) if "blank" in line else (line["phyOffset"], StoredMessage) for line in expected
     ]
+
+
+CUT = 3 * 4096
+LARGE = 16 * 4096
+
+
+@pytest.fixture
+def cut_log(tmp_path: Path) -> tuple[CommitLogReader, SegmentList, dict[PhysicalOffset, bytes]]:
+    """Return a reader of two segments, of which the first was cut to `CUT` bytes after it was mapped.
+
+    Pages after the cut end the process when they are read through the mapping, as those do that a device cannot give.
+    """
+    segments = SegmentList(PosixDisk(), tmp_path, LARGE)
+    writer = CommitLogWriter(segments, START)
+    sizes = [500, 900, 5_000, 20_000] * 4
+    placed = dict(append(writer, size, number, crc_property=True) for number, size in enumerate(sizes))
+    writer.commit()
+    segments.segment_at(START)
+    os.truncate(segments.path_of(START), CUT)
+    return CommitLogReader(segments), segments, placed
+
+
+@pytest.mark.parametrize("is_native", [False, True])
+def test_records_that_the_device_cannot_give_are_corrupt_and_all_others_are_read(
+    cut_log: tuple[CommitLogReader, SegmentList, dict[PhysicalOffset, bytes]], *, is_native: bool
+) -> None:
+    reader, segments, placed = cut_log
+    if is_native:
+        if NATIVE is None:
+            pytest.skip(f"no native part: {WHY_NOT}")
+        reader.use(NATIVE)
+    lost = [at for at, encoded in placed.items() if at < LARGE and at + len(encoded) > CUT]
+    assert 0 < len(lost) < len(placed) - 4
+    for check_crc in (True, False):
+        for at, encoded in placed.items():
+            found = reader.decode(at, check_crc=check_crc)
+            if at in lost:
+                assert found == Corrupt(at, "its bytes cannot be read: Input/output error")
+                assert not reader.is_replaced(at)
+                with pytest.raises(StoreDamaged, match=f"the bytes at offset {at} cannot be read") as caught:
+                    reader.read(at, len(encoded))
+                assert caught.value.record_at == at
+            else:
+                assert isinstance(found, StoredMessage)
+                assert bytes(reader.read(at, len(encoded))) == encoded
+    if is_native:
+        entries = [
+            ConsumeQueueEntry(QueueOffset(number), at, len(encoded), 0, 0)
+            for number, (at, encoded) in enumerate(placed.items())
+        ]
+        whole = [each for each in entries if each.physical_offset not in lost and each.physical_offset < LARGE]
+        assert reader.join(whole) == b"".join(placed[each.physical_offset] for each in whole)
+        assert reader.join(entries) is None
+        assert [reader.join([each]) is None for each in entries] == [each.physical_offset in lost for each in entries]
+    first = lost[0]
+    *_, last = reader.scan(START)
+    assert last == Corrupt(first, "its bytes cannot be read: Input/output error")
+    assert next_whole(segments, first) is None
+    with pytest.raises(OSError, match=r"the file ends before position"):
+        list(scan_log(segments, START))
+
+
+def test_a_size_that_no_record_has_makes_nobody_read_up_to_it(tmp_path: Path) -> None:
+    segments = SegmentList(PosixDisk(), tmp_path, 1 << 20)
+    writer = CommitLogWriter(segments, START)
+    (at, _), (following, _) = append(writer, 500, 0), append(writer, 500, 1)
+    writer.commit()
+    segment = segments.open_for_writing(at)
+    segment.write(at, (1 << 19).to_bytes(4, "big"))
+    parts = list(parts_to_decode(segment.view(), at))
+    assert parts[0] == (at, at + 256)
+    assert sum(end - begin for begin, end in parts) < 70_000
+    expected = decode_record(segment.view(), at, at)
+    assert CommitLogReader(segments).decode(at, check_crc=True) == expected
+    assert isinstance(expected, Corrupt | Torn)
+    assert next_whole(segments, at) == following

@@ -117,6 +117,9 @@ class FaultySegment:
     def view(self) -> memoryview:
         return memoryview(self._open().live).toreadonly()
 
+    def fetch(self, position: int, size: int) -> None:
+        assert 0 <= position <= position + size <= len(self._open().live), "in a process this would be ValueError"
+
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         file = self._open()
         if not self._writable:

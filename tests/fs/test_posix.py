@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
 import os
 import resource
 import signal
@@ -12,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from quarry_mq.store.fs import hold_descriptors
@@ -123,6 +126,27 @@ def test_opening_for_writing_fills_the_holes_that_rocketmq_leaves(tmp_path: Path
     assert bytes(segment.view()).rstrip(b"\0") == b"data"
 
 
+def test_pages_that_cannot_be_read_are_an_error_of_fetch(tmp_path: Path) -> None:
+    """Through the view they would be SIGBUS."""
+    path = tmp_path / "a"
+    segment = PosixDisk().create_segment(path, 16 * mmap.PAGESIZE)
+    os.truncate(path, 5 * mmap.PAGESIZE + 1)
+    segment.fetch(100, 6 * mmap.PAGESIZE - 100)
+    assert segment.view()[6 * mmap.PAGESIZE - 1] == 0
+    for begin, size in ((0, 16 * mmap.PAGESIZE), (6 * mmap.PAGESIZE - 1, 2), (9 * mmap.PAGESIZE, 1)):
+        with pytest.raises(OSError, match=rf"Input/output error: '{path}'") as caught:
+            segment.fetch(begin, size)
+        assert caught.value.errno == errno.EIO
+    segment.fetch(16 * mmap.PAGESIZE, 0)
+    with pytest.raises(OSError, match=f"the file ends before position {16 * mmap.PAGESIZE}"):
+        PosixDisk().fetch(path, 0, 16 * mmap.PAGESIZE)
+
+
+def test_an_old_kernel_that_cannot_fetch_pages_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quarry_mq.store.fs.posix.MADV_POPULATE_READ", 9_999)
+    PosixDisk().create_segment(tmp_path / "a", SIZE).fetch(0, SIZE)
+
+
 def test_zeroing_keeps_the_blocks(tmp_path: Path) -> None:
     PosixDisk().create_segment(tmp_path / "a", SIZE).write(0, b"x" * SIZE)
     PosixDisk().zero_from(tmp_path / "a", 100)
@@ -224,15 +248,17 @@ def test_the_data_end_of_a_huge_segment_is_found_without_reading_it(tmp_path: Pa
 
 
 def _is_cached(path: Path, position: int) -> bool:
-    """Whether the page can be read without asking the device."""
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.preadv(number, [bytearray(1)], position, os.RWF_NOWAIT)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(number)
-    return True
+    """Whether the page is in the page cache. Unlike a read, also one that must not wait, mincore loads nothing."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        pages = np.frombuffer(mapped, np.uint8)[position - position % mmap.PAGESIZE :]
+        resident = ctypes.c_ubyte()
+        library = ctypes.CDLL(None, use_errno=True)
+        failed = library.mincore(ctypes.c_void_p(pages.ctypes.data), ctypes.c_size_t(1), ctypes.byref(resident))
+        number = ctypes.get_errno()
+        del pages
+    if failed:
+        raise OSError(number, os.strerror(number))
+    return bool(resident.value & 1)
 
 
 def test_the_page_cache_is_dropped_and_filled_from_the_device(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ MESSAGES: Final = 330
 BODY_SIZE: Final = 10_000
 TOPIC: Final = "orders"
 SENT: Final = frozenset(f"m{number:04d}" for number in range(MESSAGES))
+UNREADABLE: Final = "is damaged: its bytes cannot be read: Input/output error"
 BODY_AT: Final = 88
 """Where the body of a record with IPv4 hosts begins (docs/formats/commit-log.md)."""
 DAMAGE_SETTINGS: Final = {**SETTINGS, "store.segment_size": "1MiB", "limits.body_size": "256KiB"}
@@ -190,6 +191,24 @@ def test_a_flipped_bit_in_an_old_record_is_reported_and_the_others_are_delivered
     assert "the body does not match its CRC" in done.stderr
     assert done.stderr.startswith(str(segment(store, 0)))
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_messages_that_the_disk_cannot_read_are_reported_and_the_broker_goes_on(store: Path) -> None:
+    """Pages after the end of a file that was cut are read as those of a bad disk are: through a mapping, not at all."""
+    with running(store) as broker:
+        with Client(broker.endpoint) as client:
+            assert client.receive("first", TOPIC, polling_s=0), "so that the segment is mapped"
+        os.truncate(segment(store, 0), 122 * 4_096)
+        harvest = Harvest(broker.endpoint)
+        assert broker.get("/readyz") == (200, "ready\n")
+        assert broker.stat("quarry_damage_met_total") >= len(harvest.refusals)
+        with Client(broker.endpoint) as client:
+            client.send(TOPIC, "after", BODY_SIZE)
+        broker.stop()
+    assert "m0000" in harvest.ids
+    assert len(harvest.refusals) == 3
+    named = f"INTERNAL_SERVER_ERROR: commitlog/{segment(store, 0).name}: the record at offset "
+    assert [each for each in harvest.refusals if not each.startswith(named) or UNREADABLE not in each] == []
 
 
 def test_a_damaged_record_that_was_given_up_is_passed_over_and_told(store: Path) -> None:

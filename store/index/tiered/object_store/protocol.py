@@ -167,13 +167,14 @@ class FolderObjects:
             self._disk.replace_atomically(self._folder / name, content)
 
     def read(self, name: str, position: int, size: int) -> bytes:
-        with self._named(name), closing(self._disk.open_segment(self._folder / name, writable=False)) as file:
-            return bytes(file.view()[position : position + size])
+        with self._named(name):
+            return self._disk.read_range(self._folder / name, position, size)
 
     def chunks(self, name: str) -> Iterator[bytes]:
         with self._named(name), closing(self._disk.open_segment(self._folder / name, writable=False)) as file:
             view = file.view()
             for begin in range(0, len(view), CHUNK_SIZE):
+                file.fetch(begin, min(CHUNK_SIZE, len(view) - begin))
                 yield bytes(view[begin : begin + CHUNK_SIZE])
 
     def remove(self, name: str) -> None:
