@@ -39,6 +39,7 @@ from quarry_mq.server.delivery import Delivery, GroupState, StateWriter
 from quarry_mq.server.delivery.dead_letters import DeadLetterStore
 from quarry_mq.server.delivery.handles import HandleKey
 from quarry_mq.server.delivery.pulls import Pulls
+from quarry_mq.server.delivery.retry_moves import RetryMoves
 from quarry_mq.server.exported_metrics import export
 from quarry_mq.server.front import make_front
 from quarry_mq.server.lite.counts import LiteBirths
@@ -113,6 +114,7 @@ class Broker:
         self._delivery = self._make_delivery(health)
         self._clients.on_lost(self._delivery.client_lost)
         self._clients.on_lost(self._delivery.end_waiting)
+        self._retry_moves = self._make_retry_moves()
         self._pulls = Pulls(store.messages, asyncio.get_running_loop(), settings)
         self._tails = Tails(store.messages, store.expiry, self._error_reporter.report)
         self._delays = self._make_delays()
@@ -240,6 +242,19 @@ class Broker:
             dead_letters=DeadLetterStore(store.topics, copies=self._copies, dead_lettered=self._dead_lettered),
         )
 
+    def _make_retry_moves(self) -> RetryMoves:
+        return RetryMoves(
+            self._store.messages,
+            self._delivery,
+            self._copies,
+            topics=self._store.topics,
+            groups=self._store.groups,
+            by_grpc=self._clients.subscriptions,
+            by_remoting=self._remoting.sessions.subscriptions,
+            clock=self._clock,
+            error_reporter=self._error_reporter,
+        )
+
     def _dead_lettered(self, group: str, topic: str) -> None:
         self._metrics.pending.dead_lettered()
         self._metrics.traffic.dead_lettered(group, topic)
@@ -329,6 +344,7 @@ class Broker:
                 supervisor.running(
                     "end of lite subscriptions", self._messaging.lite_subscriptions.run(HOUSEKEEPING_INTERVAL_S)
                 ),
+                supervisor.running("moves of retries", self._retry_moves.run(HOUSEKEEPING_INTERVAL_S)),
                 self._maintenance.running(supervisor),
                 supervisor.running("figures", self._background.sampling.run()),
                 supervisor.running("warm-up", warm_up(self._store.topics, self._store.queues, self._error_reporter)),

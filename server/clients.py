@@ -177,6 +177,13 @@ class ClientRegistry:
         """Count the connected consumers of the group that subscribe to the topic."""
         return sum(topic in each.settings.topics and not each.is_lost for each in self.consumers_of(group))
 
+    def subscriptions(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """Iterate over the groups of the consumers that have a telemetry stream, with the topics they subscribe to."""
+        for group, client_ids in self._consumers.items():
+            for client in map(self._clients.__getitem__, client_ids):
+                if client.streams:
+                    yield group, client.settings.topics
+
     @property
     def kinds(self) -> Mapping[ClientKind, int]:
         """Return the number of clients of each kind."""

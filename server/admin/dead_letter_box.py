@@ -20,20 +20,16 @@ import structlog
 
 from quarry_mq.kv import KvError
 from quarry_mq.protocol.messages.property_names import (
-    DEAD_LETTER_MESSAGE_ID,
     DEAD_LETTER_TOPIC,
     KEYS,
-    ORIGIN_GROUP,
     RETRY_TOPIC,
     TAGS,
     UNIQUE_KEY,
 )
-from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK
 from quarry_mq.protocol.names import DEAD_LETTER_PREFIX, SYSTEM_GROUP_PREFIX, dead_letter_topic_name
-from quarry_mq.server.append.copies import copy_of
 from quarry_mq.server.append.group_commit import Stored
 from quarry_mq.server.delivery import GIVE_UP_COMMAND, InFlightTable, MessageSource, StateWriter, retry_topic_name
-from quarry_mq.server.delivery.dead_letters import copied_properties, make_internal_topic
+from quarry_mq.server.delivery.dead_letters import make_internal_topic, retry_of
 from quarry_mq.server.delivery.state.inflight import InFlight
 from quarry_mq.server.errors import TooMuchForOneCall
 from quarry_mq.server.tasks import settle
@@ -350,7 +346,7 @@ class DeadLetterBox:
             elif self._topics.get(topic) is None:
                 refused.append(Refused(offset, f"topic {topic}, from which the message came, does not exist"))
             else:
-                messages.append((offset, _copy(group, topic, record, self._store_host())))
+                messages.append((offset, self._copy(group, topic, record)))
         sent = len(messages)
         if messages and not dry_run:
             for name in {message.topic for _, message in messages}:
@@ -359,6 +355,12 @@ class DeadLetterBox:
             sent -= len(not_stored)
             refused += not_stored
         return Portion(len(some), sent, refused, QueueOffset(some[-1][0] + 1))
+
+    def _copy(self, group: str, topic: str, record: StoredMessage) -> Message:
+        """Return the dead letter as a message for its group, with attempts counted from the start."""
+        name = retry_topic_name(group, topic)
+        copy = retry_of(record, name, group=group, topic=topic, store_host=self._store_host())
+        return copy._replace(reconsume_times=0)
 
     async def _store(self, messages: Sequence[tuple[QueueOffset, Message]]) -> Sequence[Refused]:
         """Store the messages together, or one by one if one of them is invalid. Raises temporary errors."""
@@ -460,17 +462,3 @@ def _letter(offset: QueueOffset, record: StoredMessage, *, was_resent: bool) -> 
         record.store_timestamp_ms,
         was_resent,
     )
-
-
-def _copy(group: str, topic: str, record: StoredMessage, store_host: Host) -> Message:
-    properties = copied_properties(record)
-    for name in (DEAD_LETTER_TOPIC, DEAD_LETTER_MESSAGE_ID):
-        properties.pop(name, None)
-    copy = copy_of(
-        record,
-        topic=retry_topic_name(group, topic),
-        queue_number=0,
-        properties={**properties, RETRY_TOPIC: topic, ORIGIN_GROUP: group},
-        store_host=store_host,
-    )
-    return copy._replace(system_flag=record.system_flag & ~TRANSACTION_MASK, reconsume_times=0)

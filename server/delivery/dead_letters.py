@@ -19,8 +19,10 @@ from quarry_mq.protocol.messages.property_names import (
     DEQUEUED_MS,
     LIGHT_QUEUE_OFFSETS,
     LIGHT_QUEUES,
+    ORIGIN_GROUP,
     REAL_QUEUE,
     REAL_TOPIC,
+    RETRY_TOPIC,
     ROLL_TIMES,
     TIMER_OUT_MS,
     TRANSACTION,
@@ -113,6 +115,21 @@ def copied_properties(record: StoredMessage) -> dict[str, str]:
     kept = {key: value for key, value in record.properties.items() if key not in LEFT_OUT}
     kept.setdefault(UNIQUE_KEY, offset_message_id(record.store_host, record.physical_offset))
     return kept
+
+
+def retry_of(record: StoredMessage, name: str, *, group: str, topic: str, store_host: Host) -> Message:
+    """Return a copy of the message for a retry topic of this name, from where the group gets it as one of `topic`."""
+    properties = copied_properties(record)
+    for each in (DEAD_LETTER_TOPIC, DEAD_LETTER_MESSAGE_ID):
+        properties.pop(each, None)
+    copy = copy_of(
+        record,
+        topic=name,
+        queue_number=0,
+        properties={**properties, RETRY_TOPIC: topic, ORIGIN_GROUP: group},
+        store_host=store_host,
+    )
+    return copy._replace(system_flag=record.system_flag & ~TRANSACTION_MASK)
 
 
 def _dead_letter(name: str, topic: str, record: StoredMessage, attempts: int, store_host: Host) -> Message:

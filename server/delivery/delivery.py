@@ -503,6 +503,19 @@ class Delivery:
         subscription.mark(queue.number)
         self._serve_after_pass((subscription,))
 
+    def end_below(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
+        """Let all below `offset` be done for the group, which goes on where it was if that is later."""
+        next_offset = self.next_offset(group, queue)
+        if next_offset is None or next_offset < offset:
+            self.commit_offset(group, queue, offset, ends_below=True)
+        else:
+            subscription = self._subscriptions.open(group, queue.topic)
+            self._deliveries.end_below(subscription, self._positions.open(subscription, queue.number), offset)
+
+    def attach_retries(self, group: str, topic: str) -> None:
+        """Let the group's receives from the topic get what lies in its retry topics for it. Raises OverLimit."""
+        self._subscriptions.open(group, topic)
+
     def on_reset(self, callback: Callable[[str, QueueId, QueueOffset], None]) -> None:
         """Call back each time that an operator has moved a group in a queue, with its next offset."""
         self._was_reset = callback

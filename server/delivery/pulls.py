@@ -22,7 +22,7 @@ from quarry_mq.server.filters import MessageFilter
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks import TimeSlice, run_guarded
 from quarry_mq.store.consumequeue import ConsumeQueueEntry
-from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange
+from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange, StoreDamaged
 from quarry_mq.store.message import DispatchRequest, QueueId, QueueOffset
 from quarry_mq.store.record import StoredMessage
 
@@ -170,9 +170,10 @@ class Pulls:
 
     def _read(self, request: PullRequest, offset: QueueOffset) -> tuple[list[StoredMessage], QueueOffset]:
         """Return the messages that match the filter from an offset on, and the offset after everything that was
-        scanned.
+        scanned. What precedes a damaged record is returned without an error.
         """
         found: list[StoredMessage] = []
+        start = offset
         entries_left, bytes_left = ENTRIES_SCANNED_MAX, ANSWER_SIZE_MAX
         entry_cost = 1 + request.filter.length // LENGTH_PER_ENTRY
         wants_all = request.filter.wants_all
@@ -184,7 +185,12 @@ class Pulls:
                 if found and entry.size > bytes_left:
                     return found, offset
                 if request.filter.may_match(entry.tags_code):
-                    record = self._record(entry)
+                    try:
+                        record = self._record(entry)
+                    except StoreDamaged:
+                        if offset > start:  # the next pull begins with it
+                            return found, offset
+                        raise
                     # properties are decoded when they are looked at
                     if record is not None and (wants_all or request.filter.matches(record.properties)):
                         found.append(record)

@@ -77,8 +77,8 @@ class RemotingPulls:
         self._pulls = pulls
         self._delivery = delivery
         self._traffic = traffic
-        self._resets: dict[str, dict[QueueId, QueueOffset]] = {}
-        """The offsets to which operators have moved groups, for queues whose owners have not been told yet."""
+        self._resets: dict[str, set[QueueId]] = {}
+        """The queues in which operators have moved a group, and whose owners have not been told yet, by group."""
         delivery.on_reset(self._was_reset)
         self.configure(settings)
 
@@ -103,32 +103,46 @@ class RemotingPulls:
 
     # -- resets
 
-    def _was_reset(self, group: str, queue: QueueId, offset: QueueOffset) -> None:
+    def _was_reset(self, group: str, queue: QueueId, _offset: QueueOffset) -> None:
         """Note that an operator has moved a group: the client that owns the queue is told at its next pull.
 
         Until then what the client commits is not stored: the client still counts from where it was.
         """
         known = self._sessions.consumers(group)
         if known is not None and not known.is_broadcasting and queue.topic in known.heartbeat.subscriptions:
-            self._resets.setdefault(group, {})[queue] = offset
+            self._resets.setdefault(group, set()).add(queue)
+
+    def _is_untold(self, group: str, queue: QueueId) -> bool:
+        """Return whether an operator has moved the group, and the owner of the queue has not been told.
+
+        There is nothing to tell if the topic or the group was deleted since: then no progress is stored.
+        """
+        queues = self._resets.get(group)
+        if queues is None or queue not in queues:
+            return False
+        if self._delivery.next_offset(group, queue) is None:
+            queues.discard(queue)
+            return False
+        return True
 
     def _is_reset(self, call: RemotingCall, group: str, queue: QueueId) -> bool:
         """Answer a pull with the offset where the group goes on, if an operator has moved it since the last pull."""
-        offset = self._resets.get(group, {}).pop(queue, None)
+        offset = self._progress(group, queue) if self._is_untold(group, queue) else None
         if offset is None:
             return False
+        self._resets[group].discard(queue)
         self._answer(call, queue, ResponseCode.PULL_OFFSET_MOVED, offset, remark="OFFSET_RESET")
         return True
 
     def drop_resets(self, group: str, topic: str) -> None:
         """Drop what owners of the topic's queues were to hear of resets: the group lets the broker choose now."""
         for queue in [each for each in self._resets.get(group, ()) if each.topic == topic]:
-            del self._resets[group][queue]
+            self._resets[group].discard(queue)
 
     def sweep(self) -> None:
         """Forget resets of groups without consumers, which begin at the stored offset; to be called now and then."""
-        for group, resets in list(self._resets.items()):
-            if not resets or self._sessions.consumers(group) is None:
+        for group, queues in list(self._resets.items()):
+            if not queues or self._sessions.consumers(group) is None:
                 del self._resets[group]
 
     # -- pulls
@@ -348,7 +362,7 @@ class RemotingPulls:
 
     def _commit(self, group: str, queue: QueueId, offset: int) -> None:
         """Store an offset; one beyond the queue's end would hide what comes later, and is brought back to the end."""
-        if queue in self._resets.get(group, {}):
+        if self._is_untold(group, queue):
             return
         maximum = self._messages.maximum(queue)
         self._delivery.commit_offset(group, queue, QueueOffset(max(0, min(offset, maximum))), ends_below=True)

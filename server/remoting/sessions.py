@@ -277,6 +277,12 @@ class RemotingSessions:
             for connection, client in tuple(members.items()):
                 yield ListedClient(client, connection.peer, group, (), is_producer=True)
 
+    def subscriptions(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """Iterate over the groups whose consumers share their messages, with the topics that they subscribe to."""
+        for group, known in self._consumers.items():
+            if not known.is_broadcasting:
+                yield group, tuple(known.heartbeat.subscriptions)
+
     def consumers_in(self, group: str, topic: str) -> int:
         """Count the remoting consumers of the group, if the group subscribes to the topic."""
         known = self._consumers.get(group)

@@ -128,6 +128,16 @@ def test_a_client_of_rocketmq_5_leaves_the_choice_to_all_members(
     play(names_of_cluster, program, scenario, tmp_path)
 
 
+@pytest.mark.parametrize("option", ["-Drocketmq.serialize.type=ROCKETMQ", "-Dtls.enable=true"])
+@pytest.mark.parametrize("scenario", ["sends", "batch", "push", "query"])
+def test_a_client_does_the_same_with_binary_headers_and_with_tls(
+    names: str, program: tuple[str, str], scenario: str, option: str
+) -> None:
+    version, class_path = program
+    topic = f"{scenario}-{version}-{option}".translate(str.maketrans(".=", "--"))
+    played(names, class_path, topic, scenario, options=[option])
+
+
 @pytest.mark.parametrize("scenario", IN_A_CLUSTER)
 def test_a_cluster_is_one_to_clients_of_rocketmq(
     names_of_cluster: str, program: tuple[str, str], scenario: str, tmp_path: Path
