@@ -57,6 +57,7 @@ BENCHMARKS: Final = (
     "lite_topics",
     "clients",
     "remoting",
+    "remoting_crowd",
     "load_shapes",
     "wake_ups",
 )

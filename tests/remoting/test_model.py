@@ -391,9 +391,9 @@ class History:
         topic = self.random.choice(list(TOPICS))
         assert (await self.producer.call(215, {"topic": topic})).code == ResponseCode.SUCCESS
         self.gone[topic] = self.broker.store.messages.appended_up_to
-        lost = {key for key, of in self.answered.items() if of == topic}
-        for key in lost - self.pending:
+        for key in [key for key, of in self.answered.items() if of == topic]:
             del self.answered[key]
+            self.pending.discard(key)
         for group in self.groups.values():
             group.forget(topic)
             group.retries = {each for each in group.retries if self.topics[each.key] != topic}

@@ -12,10 +12,10 @@ from quarry_mq.protocol.messages.property_names import RESERVED_PROPERTIES
 from quarry_mq.protocol.names import DEAD_LETTER_PREFIX
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.admin.dead_letter_box import _copy
 from quarry_mq.server.admin_port.messages.dead_letters import new_message
 from quarry_mq.server.append.copies import fitted
-from quarry_mq.server.delivery.dead_letters import _dead_letter
+from quarry_mq.server.delivery.dead_letters import _dead_letter, retry_of
+from quarry_mq.server.delivery.retry_topics import retry_topic_name
 from quarry_mq.server.pending.copies import carried_over, committed, delivered, given_up, half_of, recall, scheduled
 from quarry_mq.server.settings.sections.limits import LimitsSection
 from quarry_mq.server.wire.messages import to_message
@@ -78,7 +78,9 @@ def replayed(record: StoredMessage, limits: WireLimits) -> Message:
 
 LATER_STEPS: dict[str, Callable[[StoredMessage, WireLimits], Message]] = {
     "dead letter": lambda record, _: _dead_letter(DEAD_LETTER_PREFIX + GROUP, TOPIC, record, 2**31 - 1, STORE_HOST),
-    "for its group": lambda record, _: _copy(GROUP, TOPIC, record, STORE_HOST),
+    "for its group": lambda record, _: retry_of(
+        record, retry_topic_name(GROUP, TOPIC), group=GROUP, topic=TOPIC, store_host=STORE_HOST
+    ),
     "once more": resent,
     "replayed": replayed,
 }

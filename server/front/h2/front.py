@@ -8,6 +8,7 @@ import ssl
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, cast
 
 import structlog
@@ -336,8 +337,9 @@ class H2Protocol(asyncio.Protocol):
         if ending is not None and ending.code is not ErrorCode.NO_ERROR:
             log.info("connection ended", peer=connection.calls.client.peer, code=name, reason=ending.reason)
         if linger_s:
-            if transport.can_write_eof():
-                transport.write_eof()
+            with suppress(OSError):  # the peer has reset the connection, and this side has not heard of it yet
+                if transport.can_write_eof():
+                    transport.write_eof()
             asyncio.get_running_loop().call_later(linger_s, self._part)
         else:
             transport.close()
