@@ -15,9 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
+import structlog
+
 from quarry_mq.protocol import names
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.server.append.copies import Copies
+from quarry_mq.server.append.copies import Copies, is_final
 from quarry_mq.server.delivery.dead_letters import make_internal_topic, retry_of
 from quarry_mq.server.delivery.delivery import Delivery
 from quarry_mq.server.delivery.model import ErrorSink, MessageSource
@@ -33,6 +35,8 @@ from quarry_mq.store.errors import MessageGivenUp
 from quarry_mq.store.message import Message, QueueId, QueueOffset
 from quarry_mq.store.metadata import GroupTable, TopicTable
 from quarry_mq.store.record import StoredMessage
+
+log = structlog.get_logger(__name__)
 
 MOVED_AT_ONCE: Final = 32
 
@@ -130,7 +134,7 @@ class RetryMoves:
         for name in {each.topic for each in copied}:
             make_internal_topic(self._topics, name)
         if copied:
-            await self._stored(copied)
+            await self._store(copied)
         if self._groups.get(group) is None or self._topics.stored(queue.topic) is None:
             return False  # deleted meanwhile, with its progress
         if (owner := topic_beside(group, queue.topic)) is not None:
@@ -159,6 +163,19 @@ class RetryMoves:
         except MessageGivenUp as error:
             self._error_reporter.report(error, topic=queue.topic, queue=queue.number)
             return None
+
+    async def _store(self, copies: Sequence[Message]) -> None:
+        """Store the copies together, or one by one if one of them can never be stored: that one is left out."""
+        try:
+            await self._stored(copies)
+        except Exception as error:
+            if not is_final(error):
+                raise
+            if len(copies) > 1:
+                for each in copies:
+                    await self._store((each,))
+            else:
+                log.error("a retry cannot be moved: its group gets it no more", topic=copies[0].topic, error=str(error))
 
     async def _stored(self, copies: Sequence[Message]) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -17,7 +17,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import dead_letters_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from quarry_mq.protocol.proto.quarry.admin.v1.dead_letters_pb2_grpc import DeadLetterServiceStub
 from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2_grpc import OverviewServiceStub
-from quarry_mq.server.append.copies import copy_of
+from quarry_mq.server.delivery.dead_letters import retry_of
 from quarry_mq.store.message import Message
 from quarry_mq.store.record import StoredMessage
 from quarry_mq.store.state.identity import INFLIGHT
@@ -250,13 +250,13 @@ def test_one_that_cannot_be_stored_does_not_keep_the_others(
         async with Client(broker.endpoint) as client:
             await with_dead_letters(broker, client, b"a", b"b", b"c")
 
-            def too_large(record: StoredMessage, **terms: Any) -> Message:
-                made = copy_of(record, **terms)
+            def too_large(record: StoredMessage, name: str, **terms: Any) -> Message:
+                made = retry_of(record, name, **terms)
                 return made._replace(body=bytes(32 * 1024 * 1024)) if made.body == b"b" else made
 
             stub = await stub_of(broker)
             with monkeypatch.context() as patch:
-                patch.setattr("quarry_mq.server.admin.dead_letter_box.copy_of", too_large)
+                patch.setattr("quarry_mq.server.admin.dead_letter_box.retry_of", too_large)
                 answer = await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing"))
             [refused] = answer.refused
             assert (answer.resent, refused.offset) == (2, 1), refused
