@@ -39,7 +39,7 @@ from quarry_mq.server.delivery import Delivery, GroupState, StateWriter
 from quarry_mq.server.delivery.dead_letters import DeadLetterStore
 from quarry_mq.server.delivery.handles import HandleKey
 from quarry_mq.server.delivery.pulls import Pulls
-from quarry_mq.server.delivery.retry_moves import RetryMoves
+from quarry_mq.server.delivery.retry_moves import Consumers, RetryMoves
 from quarry_mq.server.exported_metrics import export
 from quarry_mq.server.front import make_front
 from quarry_mq.server.lite.counts import LiteBirths
@@ -249,8 +249,7 @@ class Broker:
             self._copies,
             topics=self._store.topics,
             groups=self._store.groups,
-            by_grpc=self._clients.subscriptions,
-            by_remoting=self._remoting.sessions.subscriptions,
+            consumers=Consumers(self._clients.subscriptions, self._remoting.sessions.subscriptions),
             clock=self._clock,
             error_reporter=self._error_reporter,
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -43,6 +43,14 @@ MOVED_AT_ONCE: Final = 32
 Consumed = Callable[[], Iterable[tuple[str, Sequence[str]]]]
 """Returns groups with connected consumers, and the topics that they subscribe to. A group may come more than once."""
 
+
+class Consumers(NamedTuple):
+    """The connected consumers of both protocols."""
+
+    by_grpc: Consumed
+    by_remoting: Consumed
+
+
 Copy = Callable[[StoredMessage], Message | None]
 """Returns the copy of a retry for the other kind of consumers; None if no topic of it exists any more."""
 
@@ -58,8 +66,7 @@ class RetryMoves:
         *,
         topics: TopicTable,
         groups: GroupTable,
-        by_grpc: Consumed,
-        by_remoting: Consumed,
+        consumers: Consumers,
         clock: Clock,
         error_reporter: ErrorSink,
     ) -> None:
@@ -68,8 +75,7 @@ class RetryMoves:
         self._copies = copies
         self._topics = topics
         self._groups = groups
-        self._by_grpc = by_grpc
-        self._by_remoting = by_remoting
+        self._consumers = consumers
         self._clock = clock
         self._error_reporter = error_reporter
 
@@ -82,7 +88,7 @@ class RetryMoves:
     async def sweep(self) -> None:
         """Move the retries of all groups with consumers of one kind that lie where the other kind reads."""
         time_slice = TimeSlice(self._clock)
-        by_grpc, by_remoting = _topics_of(self._by_grpc()), _topics_of(self._by_remoting())
+        by_grpc, by_remoting = _topics_of(self._consumers.by_grpc()), _topics_of(self._consumers.by_remoting())
         for group, topics in by_grpc.items():
             await time_slice.pause()
             if group not in by_remoting:

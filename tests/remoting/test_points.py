@@ -34,7 +34,7 @@ from tests.remoting.client import (
     send_fields,
 )
 from tests.remoting.conftest import Serve, address_of
-from tests.remoting.test_java_clients import IN_A_CLUSTER, SCENARIOS
+from tests.remoting.test_java_clients import SCENARIOS, SINCE_5
 from tests.remoting.test_tools import COMMANDS
 
 
@@ -48,8 +48,6 @@ class Point(NamedTuple):
     reason: str = ""
 
 
-POPS: Final = "POP over remoting is not served yet."
-GO: Final = "Clients for Go are not played yet."
 BROWSER: Final = "RocketMQ's dashboard and exporter are not run by a test yet."
 
 POINTS: Final[dict[int, Point]] = {
@@ -104,7 +102,7 @@ POINTS: Final[dict[int, Point]] = {
         "messages.what_may_not_be_sent_is_refused_with_rocketmqs_codes "
         "messages.a_topic_is_not_made_where_that_is_not_allowed",
     ),
-    15: Point("Clients for Go find routes", "", GO),
+    15: Point("Clients for Go find routes", "go_client.producers_and_a_push_consumer"),
     16: Point("clusterList of both versions ends without an exception", "mqadmin.clusterList"),
     17: Point("Tools list topics and clusters", "mqadmin.topicList mqadmin.topicClusterList"),
     18: Point(
@@ -233,10 +231,18 @@ POINTS: Final[dict[int, Point]] = {
     56: Point("A message that waits is recalled", "messages.a_message_that_waits_for_its_time_is_recalled"),
     57: Point("A request gets its reply", "java.request relays.a_reply_is_pushed_to_the_producer_that_waits_for_it"),
     # POP
-    58: Point("POP delivers all, and is acknowledged", "", POPS),
-    59: Point("POP delivers again what is to be consumed later", "", POPS),
-    60: Point("POP delivers again what was not acknowledged", "", POPS),
-    61: Point("A group changes between pulls and POP, and loses nothing", "", POPS),
+    58: Point(
+        "POP delivers all, and is acknowledged",
+        "pops.a_pop_hands_out_messages_of_all_queues_until_they_are_acknowledged java.pop",
+    ),
+    59: Point(
+        "POP delivers again what is to be consumed later", "pops.a_changed_invisible_time_has_a_new_extra_info java.pop"
+    ),
+    60: Point(
+        "POP delivers again what was not acknowledged",
+        "pops.what_was_not_acknowledged_comes_again_and_counts_its_deliveries",
+    ),
+    61: Point("A group changes between pulls and POP, and loses nothing", "pops.a_group_goes_on_by_the_other_protocol"),
     # tools
     62: Point(
         "Progress and consumers are shown",
@@ -312,7 +318,7 @@ def test_every_point_is_checked() -> None:
         for each in point.tests.split():
             module, name = each.split(".")
             if module == "java":
-                assert name in SCENARIOS + IN_A_CLUSTER, each
+                assert name in SCENARIOS + SINCE_5, each
             elif module == "mqadmin":
                 assert name in commands, each
             else:
