@@ -537,7 +537,7 @@ class History:
             progress.in_flight[offset] = each.system_properties.receipt_handle, hidden_until_ms
         for queue, progress in group.progress.items():
             for offset, (handle, until_ms) in sorted(progress.in_flight.items()):
-                if until_ms <= now_ms or (not all_of_it and self.random.random() < 0.5):
+                if until_ms <= now_ms + 5_000 or (not all_of_it and self.random.random() < 0.5):
                     continue
                 if queue.topic == topic or queue.topic.endswith(topic):
                     await self.acknowledge(group, topic, handle, queue, offset)
