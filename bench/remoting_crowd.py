@@ -64,14 +64,14 @@ SETTINGS: Final = {
 
 
 class _Client(asyncio.Protocol):
-    """One consumer of a group, on its own connection."""
+    """Act as one consumer of a group, on its own connection."""
 
     def __init__(self, group: _Group, number: int) -> None:
         self.client_id = f"127.0.0.1@{number:05}"
         self.own = -1
         """The number of the queue that belongs to this client; -1 before it is known."""
         self.known = 0
-        """How many consumers the group has, as this client knows it."""
+        """The number of consumers that the group has, as this client knows it."""
         self._group = group
         self._frames = FrameReader()
         self._waiting: dict[int, Answered] = {}
@@ -151,7 +151,7 @@ class _Client(asyncio.Protocol):
 
 
 class _Group:
-    """The clients of one group."""
+    """Hold the clients of one group."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -37,9 +37,9 @@ from tests.remoting.conftest import REMOTING, address_of
 from tests.remoting.test_administration import table_of
 
 TOPICS: Final = {"orders": 3, "bills": 1}
-"""The number of queues of each topic."""
+"""Says how many queues each topic has."""
 GROUPS: Final = {"plain": False, "ordered": True, "other": False}
-"""Whether each group gets messages in order by gRPC."""
+"""Tells whether each group gets messages in order by gRPC."""
 INVISIBLE_S: Final = 20
 SETTINGS: Final[Mapping[str, Mapping[str, object]]] = {
     "store": {"segment_size": 5 * 1024 * 1024},  # it is read again and again
@@ -50,11 +50,11 @@ SETTINGS: Final[Mapping[str, Mapping[str, object]]] = {
 
 @dataclass
 class Progress:
-    """A group's progress in a queue: the first offset that it never got, and what is in flight below that."""
+    """Keeps a group's progress in a queue: the first offset that it never got, and what is in flight below that."""
 
     next: int = 0
     in_flight: dict[int, tuple[str, int]] = field(default_factory=dict)
-    """By offset, the handle and until when the message is hidden."""
+    """Has the handle by offset, and until when the message is hidden."""
 
     @property
     def first_open(self) -> int:
@@ -69,7 +69,7 @@ class Progress:
 
 @dataclass
 class Position:
-    """What a remoting consumer keeps of a queue that it owns: where it reads on, and what is not consumed below."""
+    """Keeps what a remoting consumer knows of a queue that it owns: where it reads on, and what is open below."""
 
     at: int
     opened: set[int] = field(default_factory=set)
@@ -80,7 +80,7 @@ class Position:
 
 
 class Member:
-    """A remoting consumer of a group, which does what RocketMQ's clients do when its test says so."""
+    """Acts as a remoting consumer of a group, which does what RocketMQ's clients do when its test says so."""
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
@@ -89,7 +89,7 @@ class Member:
 
 
 class Retry(NamedTuple):
-    """A message by its key, and how often it was sent back."""
+    """Names a message by its key, and says how often it was sent back."""
 
     key: str
     times: int
@@ -97,22 +97,22 @@ class Retry(NamedTuple):
 
 @dataclass
 class GroupModel:
-    """What a group was promised and what it has got."""
+    """Keeps what a group was promised and what it has got."""
 
     name: str
     is_ordered: bool
     members: list[Member] = field(default_factory=list)
     progress: dict[QueueId, Progress] = field(default_factory=dict)
     done: dict[QueueId, set[int]] = field(default_factory=dict)
-    """What consumers have consumed, or an operator has let the group pass over."""
+    """Has what consumers have consumed, or an operator has let the group pass over."""
     untold: set[QueueId] = field(default_factory=set)
-    """Queues that an operator has moved, and whose owners have not been told."""
+    """Has the queues that an operator has moved, and whose owners have not been told."""
     retries: set[Retry] = field(default_factory=set)
-    """What was sent back, to be consumed again."""
+    """Has what was sent back, to be consumed again."""
     retried: set[Retry] = field(default_factory=set)
-    """What of these has been consumed."""
+    """Has what of these has been consumed."""
     client: Client | None = None
-    """The consumer by gRPC, if the group has no members."""
+    """Is the consumer by gRPC, if the group has no members."""
 
     @property
     def topics(self) -> list[str]:
@@ -133,7 +133,7 @@ class GroupModel:
 
 
 class History:
-    """One history, in several lives of the broker. Everything that it does is drawn from its seed."""
+    """Plays one history, in several lives of the broker. Everything that it does is drawn from its seed."""
 
     def __init__(self, seed: int, directory: Path) -> None:
         self.random = random.Random(seed)
@@ -143,13 +143,13 @@ class History:
         self.numbers = 0
         self.groups = {name: GroupModel(name, is_ordered) for name, is_ordered in GROUPS.items()}
         self.answered: dict[str, str] = {}
-        """By key, the topic of each message whose send was answered."""
+        """Has the topic of each message whose send was answered, by its key."""
         self.topics: dict[str, str] = {}
-        """The same of all messages, also those of deleted topics."""
+        """Has the same of all messages, also those of deleted topics."""
         self.pending: set[str] = set()
-        """Keys of messages that wait for their time."""
+        """Has the keys of messages that wait for their time."""
         self.gone: dict[str, int] = {}
-        """Where in the log topics were deleted."""
+        """Says where in the log topics were deleted."""
         self.queues: Queues = {}
 
     # -- lives
@@ -645,7 +645,7 @@ class History:
                         del progress.in_flight[offset]
 
     def read_with(self, group: GroupModel, topic: str) -> Iterator[QueueId]:
-        """The queues of a topic, and of the group's retry topics for it by gRPC."""
+        """Yield the queues of a topic, and of the group's retry topics for it by gRPC."""
         for number in range(TOPICS[topic]):
             yield QueueId(topic, number)
         for separator in "_+":
@@ -689,7 +689,7 @@ def place_fields(group: GroupModel, queue: QueueId) -> dict[str, object]:
 
 
 def shared_out(group: GroupModel, client_ids: Sequence[str], own: str) -> Iterator[QueueId]:
-    """The queues of one client: each gets as many as the others, of each topic."""
+    """Yield the queues of one client: each gets as many as the others, of each topic."""
     for topic in group.topics:
         queues = [QueueId(topic, number) for number in range(TOPICS.get(topic, 1))]
         for at, queue in enumerate(queues):
