@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import mmap
 import os
@@ -14,12 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from quarry_mq.store.fs import hold_descriptors
 from quarry_mq.store.fs.posix import RESERVE, PosixDisk
 from tests.descriptors import starved
+from tests.fs.test_page_cache import cached
 
 SIZE = 64 * 1024
 HUGE = 256 * 1024 * 1024
@@ -247,20 +246,6 @@ def test_the_data_end_of_a_huge_segment_is_found_without_reading_it(tmp_path: Pa
     assert disk.data_end(tmp_path / "a") < HUGE // 4
 
 
-def _is_cached(path: Path, position: int) -> bool:
-    """Whether the page is in the page cache. Unlike a read, also one that must not wait, mincore loads nothing."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        pages = np.frombuffer(mapped, np.uint8)[position - position % mmap.PAGESIZE :]
-        resident = ctypes.c_ubyte()
-        library = ctypes.CDLL(None, use_errno=True)
-        failed = library.mincore(ctypes.c_void_p(pages.ctypes.data), ctypes.c_size_t(1), ctypes.byref(resident))
-        number = ctypes.get_errno()
-        del pages
-    if failed:
-        raise OSError(number, os.strerror(number))
-    return bool(resident.value & 1)
-
-
 def test_the_page_cache_is_dropped_and_filled_from_the_device(tmp_path: Path) -> None:
     """What was cached before it, clean or not, is not what is seen after it."""
     plain = tmp_path / "plain"
@@ -270,7 +255,7 @@ def test_the_page_cache_is_dropped_and_filled_from_the_device(tmp_path: Path) ->
     os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(number)
     try:
-        in_memory = _is_cached(plain, 0)
+        in_memory = 0 in cached(plain)
     except OSError as error:
         pytest.skip(f"this file system does not tell what is cached: {error}")
     if in_memory:
@@ -280,12 +265,12 @@ def test_the_page_cache_is_dropped_and_filled_from_the_device(tmp_path: Path) ->
     segment.write(0, b"x" * SIZE)
     segment.write(HUGE // 2, b"y" * SIZE)
     segment.close()
-    assert _is_cached(path, 0)
+    assert 0 in cached(path)
     PosixDisk().drop_cached(path)
-    assert not _is_cached(path, HUGE // 2)
+    assert HUGE // 2 // mmap.PAGESIZE not in cached(path)
     PosixDisk().fetch(path, HUGE // 2, HUGE)
-    assert not _is_cached(path, 0), "forgotten"
-    assert _is_cached(path, HUGE // 2), "read again"
+    assert 0 not in cached(path), "forgotten"
+    assert HUGE // 2 // mmap.PAGESIZE in cached(path), "read again"
 
 
 def test_the_store_writes_its_small_files_when_all_descriptors_are_in_use(tmp_path: Path) -> None:
