@@ -103,6 +103,11 @@ STAT_BLOCK_BYTES: Final = 512  # the unit of st_blocks, whatever the file system
 FETCH_BYTES: Final = 1024 * 1024
 READ_ONCE_BYTES: Final = 128 * 1024
 """`read_once` reads aligned parts of this size: of one that is cached in part, all pages may leave the cache."""
+CACHESTAT_NUMBER: Final = 451
+"""The number of the system call `cachestat`, on every architecture. The C library has no name for it yet."""
+CACHESTAT_RANGE: Final = struct.Struct("QQ")
+CACHESTAT: Final = struct.Struct("5Q")
+"""Pages: cached, dirty, written back, evicted, recently evicted."""
 MADV_POPULATE_READ: Final = 22
 """The advice of Linux 5.14 to read pages now; Python 3.11 has no name for it."""
 UNREADABLE_PAGE: Final = {errno.EFAULT, 133}
@@ -144,16 +149,32 @@ class _Descriptor:
 
 def _read_part_once(number: int, part: memoryview, position: int) -> int:
     """Fill the buffer from the cache, or else from the device, and drop what came from there. Returns 0 at the end."""
-    try:
-        return os.preadv(number, [part], position, os.RWF_NOWAIT)
-    except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
-            raise
-    count = os.preadv(number, [part], position)
     begin = position - position % mmap.PAGESIZE  # pages that the range covers in part would stay
-    end = -(-(position + count) // mmap.PAGESIZE) * mmap.PAGESIZE
-    os.posix_fadvise(number, begin, end - begin, os.POSIX_FADV_DONTNEED)
+    end = min(position + len(part), os.fstat(number).st_size)
+    pages = -(-(end - begin) // mmap.PAGESIZE)
+    known = _cached_pages(number, begin, end - begin)
+    if known is None:
+        # a read that must not wait starts the device; if that is done before the read looks, the part stays
+        try:
+            return os.preadv(number, [part], position, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EOPNOTSUPP):
+                raise
+    count = os.preadv(number, [part], position)
+    if known is None or known < pages:
+        os.posix_fadvise(number, begin, pages * mmap.PAGESIZE, os.POSIX_FADV_DONTNEED)
     return count
+
+
+def _cached_pages(number: int, begin: int, size: int) -> int | None:
+    """Return how many pages of a part of a file are in the page cache; None on a system before Linux 6.5."""
+    if size <= 0:
+        return 0
+    asked, told = CACHESTAT_RANGE.pack(begin, size), ctypes.create_string_buffer(CACHESTAT.size)
+    if _LIBRARY.syscall(CACHESTAT_NUMBER, number, asked, told, 0) != 0:
+        return None
+    pages: int = CACHESTAT.unpack(told.raw)[0]
+    return pages
 
 
 @contextmanager

@@ -136,6 +136,7 @@ class Kernel:
             fcntl=self.lock, F_OFD_SETLK=fcntl.F_OFD_SETLK, F_RDLCK=fcntl.F_RDLCK, F_WRLCK=fcntl.F_WRLCK
         )
         module._sync_file_system = self.sync_all  # type: ignore[attr-defined]
+        module._cached_pages = lambda number, begin, size: None  # type: ignore[attr-defined]
         module._populate = lambda mapping, position, size: None  # type: ignore[attr-defined]
         return cast(Disk, module.PosixDisk())
 
