@@ -79,6 +79,7 @@ TAKE_LONG = {
     "queue_migration",
     "recovery",
     "redelivery",
+    "remoting_crowd",
     "shard_scaling",
     "stalls",
     "timers",

@@ -32,7 +32,7 @@ def files(root: Path) -> dict[str, bytes]:
     return {str(name): path.read_bytes() for name, path in found.items() if not path.name.startswith("LOG.old")}
 
 
-@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.parametrize("name", golden.HALF_SLOW)
 def test_a_store_of_rocketmq_there_and_back(golden_copy: GoldenStore, tmp_path: Path, name: str) -> None:
     store = golden_copy(name) / "store"
     (made,) = shown("backup", store, tmp_path / "backups")

@@ -52,7 +52,7 @@ def light_queues(store: Path) -> dict[str, dict[int, int]]:
     return queues
 
 
-@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.parametrize("name", golden.HALF_SLOW)
 def test_decode_prints_what_rocketmqs_decoder_found(golden_store: GoldenStore, name: str) -> None:
     """Text for text: same keys, order, escapes and digests (rmq#7142, rmq#9111: content as readable JSON)."""
     store = golden_store(name)
@@ -71,7 +71,7 @@ def test_decode_from_an_offset_with_a_limit(golden_store: GoldenStore) -> None:
     assert lines("decode", store / "store", "--at", expected[-1]["phyOffset"]) == expected[-1:]
 
 
-@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.parametrize("name", golden.HALF_SLOW)
 def test_decode_by_queue_offset(golden_store: GoldenStore, name: str) -> None:
     store = golden_store(name)
     expected = [line for line in messages(store) if (line["topic"], line["queueId"]) == ("acme-orders", 1)]
@@ -80,7 +80,7 @@ def test_decode_by_queue_offset(golden_store: GoldenStore, name: str) -> None:
     assert lines(*arguments, 0, "--limit", 100_000) == expected
 
 
-@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.parametrize("name", golden.HALF_SLOW)
 def test_decode_of_light_queues(golden_store: GoldenStore, name: str) -> None:
     """All records of a light queue are those that name it, although its entries lie in other topics' records."""
     store = golden_store(name)

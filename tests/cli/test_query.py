@@ -36,7 +36,7 @@ def sample(wanted: Wanted, seed: int) -> list[tuple[str, str]]:
     return [*most, *Random(seed).sample(keys, LOOKED_UP // 2)]
 
 
-@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.parametrize("name", golden.HALF_SLOW)
 def test_messages_of_golden_stores_are_found(golden_store: GoldenStore, name: str) -> None:
     root = golden_store(name)
     wanted = by_key(root)

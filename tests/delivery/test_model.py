@@ -377,7 +377,7 @@ def run(examples: int, steps: int, *, derandomize: bool, phases: Sequence[Phase]
 
 
 def test_random_histories_break_no_promise() -> None:
-    run(150, 50, derandomize=True)
+    run(100, 50, derandomize=True)
 
 
 @pytest.mark.slow

@@ -30,8 +30,14 @@ import tarfile
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 ARCHIVES: Final = Path(__file__).parent
 NAMES: Final = ("file-clean", "rocks-clean", "double-clean", "file-kill")
+HALF_SLOW: Final = [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in {"file-clean", "double-clean"})) for name in NAMES
+]
+"""All of them, for tests that take seconds with each: the quick run has one store of each queue kind."""
 
 
 def unpack(name: str, destination: Path) -> Path:

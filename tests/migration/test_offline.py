@@ -326,7 +326,7 @@ class MortalDisk(PosixDisk):
         super().sync_directory(path)
 
 
-@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [23, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "remove_old", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["set aside", "removed"]
 )

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(NATIVE is None, reason="no native part")
 
 INPUTS: Final = int(os.environ.get("QUARRY_TEST_FUZZ_INPUTS", "2000000"))
 """Mutated requests of the long run."""
-QUICK_INPUTS: Final = 6_000
+QUICK_INPUTS: Final = 2_500
 PARTS: Final = 8
 """Tests into which the long run is divided."""
 PER_STORE: Final = 50_000

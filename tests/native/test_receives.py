@@ -94,7 +94,7 @@ def written(native: Native | None, topic: str, *messages: Delivered) -> list[ser
 
 
 @needs_native
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.sampled_from(["orders", "%RETRY%g", "t" * 127, "ö"]), st.lists(DELIVERED, max_size=3))
 def test_what_it_writes_is_what_python_writes(topic: str, messages: list[Delivered]) -> None:
     assert written(NATIVE, topic, *messages) == written(None, topic, *messages)

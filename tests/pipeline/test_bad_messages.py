@@ -116,6 +116,7 @@ def arrived(broker: Broker, topic: str) -> list[dict[str, Any]]:
         reader.stop()
 
 
+@pytest.mark.slow
 def test_a_replay_sends_what_it_can_and_names_the_rest(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     refused = [
         message("orders", 0, b"", UNIQ_KEY="empty"),

@@ -43,7 +43,7 @@ def run(spark: SparkSession, tmp_path: Path) -> Callable[..., Exported]:
     return run_it
 
 
-@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.parametrize("name", golden.HALF_SLOW)
 def test_what_is_read_back_is_what_rocketmqs_decoder_reads(
     run: Callable[..., Exported], golden_store: GoldenStore, tmp_path: Path, name: str
 ) -> None:
@@ -100,6 +100,7 @@ def test_only_what_is_selected_is_exported(
     assert "body" not in rows[0]
 
 
+@pytest.mark.slow
 def test_bodies_as_text_and_in_base64(spark: SparkSession, golden_store: GoldenStore, tmp_path: Path) -> None:
     root = golden_store("file-clean") / "store"
     stored = messages(root, columns="phyOffset,sysFlag,body")

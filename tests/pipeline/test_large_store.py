@@ -90,7 +90,7 @@ def test_a_large_store_is_rebuilt_as_it_was(spark: SparkSession, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.parametrize("name", golden.HALF_SLOW)
 def test_a_store_of_rocketmq_that_was_rebuilt_opens_there_again(
     spark: SparkSession, golden_copy: GoldenStore, tmp_path: Path, name: str
 ) -> None:

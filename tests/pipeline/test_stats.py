@@ -246,7 +246,7 @@ def set_positions(root: Path, positions: dict[tuple[str, QueueId], int]) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.parametrize("name", golden.HALF_SLOW)
 def test_lag_of_a_store_of_rocketmq_comes_from_its_own_offsets(
     spark: SparkSession, golden_store: GoldenStore, name: str
 ) -> None:
