@@ -125,7 +125,7 @@ class RetryMoves:
                 while await self._move_some(group, queue, copy):
                     await time_slice.pause()
             except Exception as error:  # noqa: BLE001 - other groups go on, and this one is tried again
-                self._error_reporter.report(error, group=group, topic=name, queue=number)
+                self._error_reporter.report(error, group=group, topic=name)
 
     async def _move_some(self, group: str, queue: QueueId, copy: Copy) -> bool:
         """Move a few messages; return whether there may be more."""
@@ -149,7 +149,7 @@ class RetryMoves:
         return True
 
     def _not_done(self, group: str, queue: QueueId) -> Iterator[QueueOffset]:
-        """Yield the offsets of what the group has not done: what is in flight, then what was never handed out."""
+        """Yield the offsets of what the group has not done: what is in flight, then what was never delivered."""
         self._delivery.writer.write_now()  # from here on the table of messages in flight is read
         bounds, next_offset = self._messages.bounds(queue), self._delivery.next_offset(group, queue)
         next_offset = bounds.minimum if next_offset is None else next_offset
@@ -167,7 +167,7 @@ class RetryMoves:
         try:
             return self._messages.read(entries[0])
         except MessageGivenUp as error:
-            self._error_reporter.report(error, topic=queue.topic, queue=queue.number)
+            self._error_reporter.report(error, topic=queue.topic)
             return None
 
     async def _store(self, copies: Sequence[Message]) -> None:

@@ -121,7 +121,7 @@ class GroupModel:
     def of(self, queue: QueueId) -> Progress:
         return self.progress.setdefault(queue, Progress())
 
-    def forget(self, topic: str | None = None) -> None:
+    def drop(self, topic: str | None = None) -> None:
         """The topic, or the group itself, has been deleted."""
         for known in (self.progress, self.done):
             for queue in [each for each in known if topic in (None, each.topic)]:
@@ -395,7 +395,7 @@ class History:
             del self.answered[key]
             self.pending.discard(key)
         for group in self.groups.values():
-            group.forget(topic)
+            group.drop(topic)
             group.retries = {each for each in group.retries if self.topics[each.key] != topic}
             for member in group.members:  # its waiting pulls are told that their offsets have moved
                 member.positions = {queue: at for queue, at in member.positions.items() if queue.topic != topic}
@@ -414,7 +414,7 @@ class History:
             await self.remove_member(group)
         assert (await self.producer.call(207, {"groupName": group.name})).code == ResponseCode.SUCCESS
         self.create_group(group)
-        group.forget()
+        group.drop()
         await self.subscribe(group)
 
     def create_group(self, group: GroupModel) -> None:
