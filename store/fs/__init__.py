@@ -2,9 +2,10 @@
 
 from quarry_mq.store.fs.copies import CopyingDisk, PosixCopyingDisk
 from quarry_mq.store.fs.posix import PosixDisk, hold_descriptors, keep_from_others
-from quarry_mq.store.fs.protocol import DirectoryEntry, Disk, DiskLock, DiskSpace, SegmentFile, SparseFile
+from quarry_mq.store.fs.protocol import PAGE_BYTES, DirectoryEntry, Disk, DiskLock, DiskSpace, SegmentFile, SparseFile
 
 __all__ = [
+    "PAGE_BYTES",
     "CopyingDisk",
     "DirectoryEntry",
     "Disk",

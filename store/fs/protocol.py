@@ -9,7 +9,10 @@ All methods raise OSError as the system gives it, with `filename` set; the calle
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+PAGE_BYTES: Final = 4096
+"""The smallest part of a file that is read from the device, in bytes."""
 
 
 class DirectoryEntry(NamedTuple):

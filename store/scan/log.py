@@ -19,6 +19,7 @@ import numpy as np
 from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.consumequeue.dispatch import OffsetAssignment
 from quarry_mq.store.errors import OffsetOutOfRange
+from quarry_mq.store.fs import PAGE_BYTES
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import Blank
 from quarry_mq.store.scan.columns import Bytes, RecordBatch
@@ -29,7 +30,6 @@ from quarry_mq.store.scan.segment import scan_segment
 PORTION_BYTES: Final = 4 << 20
 AHEAD_BYTES: Final = 32 << 20
 """Bytes that the thread gets ahead of the scan at most. It begins with zero: most starts have little to read."""
-_PAGE_BYTES: Final = 4096
 
 
 class ReadAhead:
@@ -80,7 +80,7 @@ class ReadAhead:
 def map_pages(octets: Bytes, begin: int, end: int) -> None:
     """Bring the pages of a part of a mapping into memory. Lets other threads run meanwhile."""
     if begin < end:
-        octets[begin:end:_PAGE_BYTES].max()
+        octets[begin:end:PAGE_BYTES].max()
 
 
 def scan_log(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from quarry_mq.store.commitlog import CommitLogReader, SegmentList
-from quarry_mq.store.fs import SegmentFile
+from quarry_mq.store.fs import PAGE_BYTES, SegmentFile
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import Blank, StoredMessage
 from quarry_mq.store.record.layout import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, RECORD_SIZE_MINIMUM, SIZE
@@ -20,7 +20,6 @@ RECORD_MAGIC: Final = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) f
 """Matches the magic codes of records: a copy of one may lie in a body, too."""
 _BLANK_MAGIC: Final = re.compile(re.escape(MAGIC_BLANK.to_bytes(4, "big")))
 _MAGIC_POSITION: Final = SIZE.size
-_PAGE_BYTES: Final = 4096
 _PART_BYTES: Final = 1 << 20
 """Bytes that are fetched at once, as long as all can be read."""
 
@@ -111,11 +110,11 @@ def _readable_parts(segment: SegmentFile, begin: int, end: int) -> Iterator[tupl
         try:
             segment.fetch(at, until - at)
         except OSError:
-            if step > _PAGE_BYTES:
-                step = _PAGE_BYTES  # from here on page by page
+            if step > PAGE_BYTES:
+                step = PAGE_BYTES  # from here on page by page
                 continue
             continues_from = until
         else:
             yield continues_from, until
-            continues_from = until - SIZE.size + 1
+            continues_from = max(begin, until - SIZE.size + 1)
         at = until

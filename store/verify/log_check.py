@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.errors import OffsetOutOfRange, StoreDamaged
+from quarry_mq.store.fs import PAGE_BYTES
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import (
     Blank,
@@ -41,7 +42,6 @@ from quarry_mq.store.scan import RECORD_MAGIC, scan_segment
 PIECE_BYTES: Final = 256 * 1024
 """Bytes of one step: few enough that the interpreter's lock is soon free again for the event loop."""
 FILE_ENDS: Final = "the file ends here"
-PAGE_BYTES: Final = 4096
 UNREADABLE: Final = {EIO, ENODATA, EBADMSG, EUCLEAN, EREMOTEIO}
 """Errors by which the system says that the device, or the file system, does not give the bytes."""
 

@@ -22,7 +22,7 @@ from quarry_mq.store.record import (
     parts_to_decode,
 )
 from quarry_mq.store.scan.log import scan_log
-from quarry_mq.store.scan.resync import next_whole
+from quarry_mq.store.scan.resync import first_record, next_whole
 from tests import golden
 from tests.commitlog.records import append, open_log, record
 from tests.conftest import GoldenStore
@@ -225,3 +225,13 @@ def test_a_size_that_no_record_has_makes_nobody_read_up_to_it(tmp_path: Path) ->
     assert CommitLogReader(segments).decode(at, check_crc=True) == expected
     assert isinstance(expected, Corrupt | Torn)
     assert next_whole(segments, at) == following
+
+
+def test_the_search_for_a_record_finds_none_that_begins_before_its_start(tmp_path: Path) -> None:
+    """The magic code of the second record lies on both sides of a border between parts that are fetched at once."""
+    segments = SegmentList(PosixDisk(), tmp_path, 4 << 20)
+    writer = CommitLogWriter(segments, START)
+    _, (second, _), (third, _) = [append(writer, size) for size in ((1 << 20) - 7, 500, 500)]
+    writer.commit()
+    assert first_record(segments, second) == second
+    assert first_record(segments, PhysicalOffset(second + 2)) == third

@@ -34,7 +34,7 @@ INPUTS: Final = int(os.environ.get("QUARRY_TEST_FUZZ_INPUTS", "200000"))
 QUICK_INPUTS: Final = 150
 FRAMES_PER_READ: Final = 6
 TURNS_OF_ONEWAY: Final = 10
-"""Of the loop, in which a send is stored that nobody waits for."""
+"""The loop runs for so many iterations until a send is stored that nobody waits for."""
 
 HEAD_SIZE: Final = 20
 """Bytes at the beginning of a header that stay as they are: by them a frame is known to be a send."""

@@ -200,7 +200,9 @@ PAGES: Final[tuple[tuple[str, object, str], ...]] = (
     ("consumer/deleteSubGroup.do", {"groupName": "made-group", "brokerNameList": ["quarry"]}, '"data":true'),
     ("topic/deleteTopic.do?topic=made", {}, '"data":true'),
 )  # fmt: skip
-"""What the pages of the dashboard ask for, and a part of each answer. Words in capitals are looked up before."""
+"""The table holds what the pages of the dashboard ask for, and a part of each answer. Words in capitals are looked up
+before.
+"""
 
 
 def test_the_pages_of_the_dashboard(names: str, tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ def test_retries_and_dead_letters(examples: Examples) -> None:
 
 
 def test_transactions(examples: Examples) -> None:
-    """Of ten transactions the example commits those whose number leaves 0 over 3, and is asked again for the others."""
+    """The example commits those of ten transactions whose number leaves 0 over 3, and is asked again for the others."""
     with examples.running("producer-transaction") as producer:
         producer.says(SENT, times=10)
         producer.says("checkLocalTransaction COMMIT_MESSAGE", times=3)

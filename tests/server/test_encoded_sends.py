@@ -54,7 +54,7 @@ def test_under_sync_they_wait_for_the_flush_and_share_the_next_one() -> None:
 
 
 def test_sends_of_both_kinds_that_wait_for_a_flush_are_stored_as_they_came() -> None:
-    """Those that come encoded used to be stored after all others."""
+    """Encoded sends used to be stored after all others."""
 
     async def test(threads: LoopThreads) -> None:
         bench = Bench(threads, Durability.SYNC)
