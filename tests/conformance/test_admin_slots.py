@@ -44,9 +44,12 @@ def test_one_user_leaves_half_of_the_places_to_others(with_broker: WithBroker) -
         async with grpc.aio.insecure_channel(broker.admin) as channel:
             stub: Any = BrowsingServiceStub(channel)
             request = browsing_pb2.TailMessagesRequest(topic="orders")
-            tails = [stub.TailMessages(request, metadata=many.headers(TAIL)) for _ in range(2)]
-            for tail in tails:
-                await tail.initial_metadata()
+            tails = []
+            for _ in range(2):
+                tails.append(stub.TailMessages(request, metadata=many.headers(TAIL)))
+                # with these limits an address has one slot until its caller is known: a second call at once ends the first
+                await tails[-1].initial_metadata()
+                assert not tails[-1].done()
             create = admin_pb2.CreateTopicRequest
             refused = await many.code(ADMIN + "CreateTopic", create(name="refused"))
             assert refused == "RESOURCE_EXHAUSTED: 2 calls of user many are already open"
