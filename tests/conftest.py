@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 from tests import golden
 from tests.object_store import server as s3
@@ -28,6 +29,10 @@ class _OnePackage(MetaPathFinder):
 
 
 sys.meta_path.insert(0, _OnePackage())
+
+# An example may take long where the machine does other work: no test of random inputs fails for its time.
+settings.register_profile("quarry", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("quarry")
 
 # Errors are logged with plain frames, as by a broker. The default of structlog has colours and takes 150 ms for each.
 structlog.configure(

@@ -54,13 +54,13 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         assert broker.answers[0].name == "quarry-here"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(path=st.sampled_from(sorted(METHODS)), body=st.binary(max_size=64))
 def test_random_bytes(bench: Bench, path: str, body: bytes) -> None:
     assert said(bench.call(path, body))[0] not in OURS_TO_EXPLAIN
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(path=st.sampled_from(sorted(METHODS)), data=st.data())
 def test_random_requests(bench: Bench, path: str, data: st.DataObject) -> None:
     is_near = data.draw(st.booleans())

@@ -183,7 +183,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield made
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(terms=TERMS, before=st.lists(SENDS, max_size=40), between=st.lists(ACTIONS, max_size=8))
 @example(terms=Terms(True, None, "sql", 7, 1, None, True), before=[], between=[[Expire(1), Send(1, "a", 0, 0)]])
 def test_every_message_comes_once_and_in_order(

@@ -8,7 +8,7 @@ import zlib
 
 import lz4.frame
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quarry_mq.protocol.clock import SystemClock
@@ -36,7 +36,6 @@ def holds(message: StoredMessage, contained: bytes) -> bool:
     return asyncio.run(contains(message, contained, TimeSlice(SystemClock())))
 
 
-@settings(deadline=None)
 @given(body=st.binary(max_size=60), contained=st.binary(min_size=1, max_size=5), data=st.data())
 def test_bytes_are_found_wherever_parts_begin(body: bytes, contained: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(body)))
@@ -68,7 +67,6 @@ def test_an_empty_filter_wants_everything() -> None:
         MessageWish.of("", is_sql=False, contained=bytes(257))
 
 
-@settings(deadline=None)
 @given(place=st.integers(0, 2**63 - 1), is_ascending=st.booleans(), selected=st.text(max_size=20))
 def test_a_cursor_is_read_as_it_was_written(place: int, is_ascending: bool, selected: str) -> None:
     cursor = pack_cursor(PhysicalOffset(place), is_ascending=is_ascending, selected=selected)
@@ -77,7 +75,6 @@ def test_a_cursor_is_read_as_it_was_written(place: int, is_ascending: bool, sele
         parse_cursor(cursor, is_ascending=not is_ascending, selected=selected)
 
 
-@settings(deadline=None)
 @given(cursor=st.binary(max_size=20) | st.binary(min_size=13, max_size=13).map(lambda rest: b"\x01" + rest))
 def test_other_bytes_are_no_cursor(cursor: bytes) -> None:
     """But for one in four billion."""

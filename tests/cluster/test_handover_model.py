@@ -218,7 +218,7 @@ class Cluster(RuleBasedStateMachine):
             assert node.consumed == len(node.log), f"{node.name} holds back for ever"
 
 
-COMMON: Final = settings(stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
+COMMON: Final = settings(stateful_step_count=50, suppress_health_check=list(HealthCheck))
 
 
 def test_groups_stay_in_order_whatever_happens_to_members() -> None:

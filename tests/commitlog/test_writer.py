@@ -322,7 +322,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(ACTIONS)
 def test_agrees_with_a_model(actions: list[int | str]) -> None:
     """Whatever is placed, committed, discarded and refused: a scan finds the committed records, no others."""

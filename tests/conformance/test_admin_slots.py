@@ -47,7 +47,7 @@ def test_one_user_leaves_half_of_the_places_to_others(with_broker: WithBroker) -
             tails = []
             for _ in range(2):
                 tails.append(stub.TailMessages(request, metadata=many.headers(TAIL)))
-                # with these limits an address has one slot until its caller is known: a second call at once ends the first
+                # an address has one slot here until its caller is known: a second call at once ends the first
                 await tails[-1].initial_metadata()
                 assert not tails[-1].done()
             create = admin_pb2.CreateTopicRequest

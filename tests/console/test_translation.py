@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quarry_mq.protocol.admin_methods import methods, methods_by_short_name
@@ -79,7 +79,7 @@ def _of(field: FieldDescriptor) -> st.SearchStrategy[Any]:
 def test_every_request_comes_through(path: str) -> None:
     method = METHODS[path]
 
-    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=EXAMPLES)
     @given(messages(method.input_type))
     def comes_through(request: Message) -> None:
         text = json.dumps(json_format.MessageToDict(request)).encode()
@@ -94,7 +94,7 @@ def test_every_request_comes_through(path: str) -> None:
 def test_every_answer_is_json_in_one_line(path: str) -> None:
     """Also records that are none, and numbers that JSON does not have."""
 
-    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=EXAMPLES)
     @given(messages(METHODS[path].output_type))
     def is_json(answer: Any) -> None:
         if isinstance(getattr(answer, "status", None), definition.Status):
@@ -116,7 +116,7 @@ def method(name: str) -> MethodDescriptor:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_bytes_are_a_request_or_refused(text: bytes) -> None:
     try:
         request_from(method("BrowsingService/BrowseMessages"), text)

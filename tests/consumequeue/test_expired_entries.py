@@ -61,7 +61,7 @@ QUEUES = [A0, A1, B0, LITE, QueueId("%LMQ%other", 0), QueueId("A", 7)]
     min_offsets=st.lists(st.integers(0, 130), min_size=1, max_size=4).map(sorted),
     rows_max=st.integers(2, 9),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_key_by_key_what_a_compaction_filter_leaves(log: list[QueueId], min_offsets: list[int], rows_max: int) -> None:
     engine = memory()
     queues = queues_over(engine)

@@ -169,7 +169,7 @@ def test_queues_are_listed_and_strangers_passed_over(reader: FileConsumeQueueRea
 
 
 @given(first=st.integers(0, 25), count=st.integers(0, 30), start=st.integers(0, 60), limit=st.integers(0, 40))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_agrees_with_a_list(
     tmp_path_factory: pytest.TempPathFactory, first: int, count: int, start: int, limit: int
 ) -> None:

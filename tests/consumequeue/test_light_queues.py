@@ -73,7 +73,7 @@ LITE_NAMES = st.builds(light_queue_name, st.sampled_from(PARENTS), st.sampled_fr
 
 
 @given(chosen=st.lists(st.one_of(LITE_NAMES, st.sampled_from(OTHERS[1:5])), max_size=30), below=st.integers(0, 30))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_walks_find_what_a_full_scan_finds(chosen: list[str], below: int) -> None:
     """rmq#10929: no lite topic of another parent is looked at. rmq#11163: one with a single message counts, too."""
     queues = filled(MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY]), *chosen)
@@ -156,7 +156,7 @@ def test_what_stands_alone_and_holds_little_goes_key_by_key(
     by_key_max=st.sampled_from([0, 2, 32]),
     expired=st.integers(0, 30),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_removal_leaves_what_was_never_there(
     counts: list[int], removed: set[int], by_key_max: int, expired: int
 ) -> None:

@@ -70,7 +70,7 @@ def ended(queues: RocksConsumeQueues, below: int) -> list[LastEntry]:
     limit=st.integers(1, 5),
     below=st.integers(0, 40),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_both_walks_find_what_a_full_scan_finds(chosen: list[tuple[str, int]], limit: int, below: int) -> None:
     engine = MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY])
     queues = queues_over(engine)

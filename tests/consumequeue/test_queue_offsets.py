@@ -386,7 +386,6 @@ def run(
         settings=settings(
             max_examples=examples,
             stateful_step_count=40,
-            deadline=None,
             database=None,
             derandomize=derandomize,
             phases=phases,

@@ -258,7 +258,7 @@ def test_a_database_without_a_checkpoint_was_never_dispatched_to(database: Datab
         max_size=12,
     ),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_bounds_are_never_inverted_nor_below_the_log(
     kind: str, written: set[int], last: int, minimum: tuple[int, int] | None, steps: list[tuple[str, int]]
 ) -> None:

@@ -374,7 +374,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS)
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_agrees_with_the_model(backing: Backing, steps: list[tuple[str, object]]) -> None:
     queues = backing.open()
     for queue in list(queues.queues()):

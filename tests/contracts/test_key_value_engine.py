@@ -319,7 +319,7 @@ OPERATIONS = st.lists(
 
 
 @given(operations=OPERATIONS, start=KEYS, end=st.none() | KEYS, limit=st.none() | st.integers(0, 5))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_agrees_with_a_dict(
     engine: KeyValueEngine,
     operations: list[tuple[str, str, bytes, bytes]],

@@ -113,7 +113,7 @@ def told(engine: KeyValueEngine) -> Sequence[list[tuple[bytes, bytes]]]:
 
 
 @given(steps=STEPS)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_it_is_as_if_it_were_stored(engine: _Filling | _FillingMemory, steps: list[tuple[str, object]]) -> None:
     """Without room on the disk, too: then nothing is written, and all reads go on."""
     engine.is_full = False

@@ -367,7 +367,6 @@ def run(examples: int, steps: int, *, derandomize: bool, phases: Sequence[Phase]
     wanted = settings(
         max_examples=examples,
         stateful_step_count=steps,
-        deadline=None,
         derandomize=derandomize,
         database=None,
         print_blob=True,

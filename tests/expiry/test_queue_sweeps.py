@@ -158,7 +158,7 @@ ACTIONS = st.one_of(
     minimum=st.integers(0, 110),
     actions=st.lists(ACTIONS, max_size=12),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_entry_by_entry_what_a_plain_filter_leaves(
     kind: str, log: list[QueueId], minimum: int, actions: list[tuple[str, object]]
 ) -> None:

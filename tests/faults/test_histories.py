@@ -182,7 +182,6 @@ def run(queues: str, durability: Durability, *, examples: int, steps: int, deran
     wanted = settings(
         max_examples=examples,
         stateful_step_count=steps,
-        deadline=None,
         derandomize=derandomize,
         database=None,
         print_blob=True,

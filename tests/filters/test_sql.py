@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quarry_mq.server.filters import INTEGER_MAX, LENGTH_MAX, NESTED_MAX, IllegalExpression, SqlFilter
@@ -135,7 +135,6 @@ def test_the_same_expression_is_compiled_once() -> None:
     assert SqlFilter.parse("a = 77") is SqlFilter.parse("a = 77")
 
 
-@settings(deadline=None)  # the grammar is read by the first example
 @given(
     st.text(alphabet=st.sampled_from("ab'\"()=<>-+*/., \n015eEL_$%NOTANDINISULé"), max_size=60), st.text(max_size=20)
 )
@@ -147,7 +146,6 @@ def test_no_text_does_more_than_being_refused(expression: str, value: str) -> No
     assert wanted.matches({"a": value, "b": "1"}) in (True, False)
 
 
-@settings(deadline=None)
 @given(st.text(max_size=30))
 def test_no_property_ends_an_evaluation_with_anything_but_an_answer(value: str) -> None:
     for expression in ("a > 5", "a = 5", "a = TRUE", "a < b", "a contains '5'", "a between 1 and 2.5"):

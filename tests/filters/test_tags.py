@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quarry_mq.protocol.names import is_blank, trimmed
@@ -41,7 +41,6 @@ def test_white_space_of_other_rules_belongs_to_the_tag(kept: str) -> None:
         assert MessageWish.of(tag, is_sql=False, contained=b"").filter == TagFilter.parse(tag)
 
 
-@settings(deadline=None)
 @given(st.text(st.characters(max_codepoint=0x20), max_size=5))
 def test_what_java_trims_is_no_tag(blank: str) -> None:
     assert TagFilter.parse(blank).wants_all

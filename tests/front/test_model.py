@@ -323,4 +323,4 @@ def stream_id_of(call: Call) -> int:
 
 
 TestFront = FrontMachine.TestCase
-TestFront.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestFront.settings = settings(max_examples=150, stateful_step_count=60)

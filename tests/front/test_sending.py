@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import process_time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quarry_mq.protocol.h2 import frames
@@ -58,7 +58,6 @@ def data_of(found: list[Frame]) -> list[tuple[int, int]]:
     return [(each.stream_id, len(each.payload)) for each in found if each.kind == FrameType.DATA]
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50_000)), max_size=8),
     st.integers(0, 100_000),

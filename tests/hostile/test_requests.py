@@ -18,7 +18,7 @@ from tests.hostile.absurd import GOOD_NAME, absurd_request, request_type
 from tests.hostile.caller import CLIENT, METHODS, Caller, assert_unharmed
 
 MIB: Final = 1024 * 1024
-quick = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=30, suppress_health_check=list(HealthCheck))
 
 
 def good_request(method: str) -> Any:

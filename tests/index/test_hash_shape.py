@@ -30,7 +30,7 @@ def test_golden_files_of_unusual_settings(golden_store: GoldenStore, name: str) 
         assert find_shape(file[:-1], USUAL) is None
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     slots=st.integers(min_value=1, max_value=300),
     items=st.integers(min_value=20, max_value=400),

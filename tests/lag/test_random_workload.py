@@ -135,7 +135,6 @@ def run(
     wanted = settings(
         max_examples=examples,
         stateful_step_count=steps,
-        deadline=None,
         derandomize=derandomize,
         database=None,
         print_blob=True,

@@ -93,7 +93,7 @@ CHANGES = st.lists(st.tuples(st.booleans(), st.sampled_from(PARENTS), st.sampled
 
 
 @given(before=CHANGES, during=st.lists(CHANGES, max_size=30), after=CHANGES, late=st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_counts_are_those_of_the_queues(
     before: list[tuple[bool, str, str]],
     during: list[list[tuple[bool, str, str]]],

@@ -146,7 +146,7 @@ class Side:
 @example([AB, ("change the group", None, TERMS[3]), AB])
 @example([AB, TO_EXCLUSIVE, AB, TAKEN, AB, AB])
 @example([TO_EXCLUSIVE, AB, TAKEN, AB, AB, AB])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_repeated_subscription_changes_nothing_but_the_time(doings: list[tuple[str, str, Any]]) -> None:
     clock = ManualClock()
     sides = [Side(clock, may_repeat=True), Side(clock, may_repeat=False)]

@@ -212,7 +212,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(OPERATIONS)
 def test_agrees_with_a_dict(operations: list[tuple[object, ...]]) -> None:
     """Whatever is staged, deleted and written in whatever order, also across a restart between batches."""

@@ -47,7 +47,7 @@ def agrees(native: Native, body: bytes) -> bool:
 
 
 @needs_native
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(NAMES, NAMES, TEXTS, HANDLES)
 def test_plain_ones_are_read(group: str, topic: str, message_id: str, handle: ReceiptHandle) -> None:
     assert NATIVE is not None
@@ -60,7 +60,7 @@ def test_plain_ones_are_read(group: str, topic: str, message_id: str, handle: Re
 
 
 @needs_native
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=800)
 @given(NAMES, NAMES, HANDLES, st.data())
 def test_bytes_that_went_wrong_are_read_as_python_reads_them_or_not_at_all(
     group: str, topic: str, handle: ReceiptHandle, data: st.DataObject
@@ -81,7 +81,7 @@ ENTRY = ("id", HANDLE)
 
 
 @needs_native
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.one_of(st.text(max_size=60), st.text("AQ-_+/=.", min_size=50, max_size=54)))
 def test_handles_that_are_none_are_left_to_python(text: str) -> None:
     assert NATIVE is not None
@@ -130,7 +130,7 @@ def test_an_answer_is_what_protobuf_writes(native: Native, message_id: str) -> N
 
 
 @needs_native
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     NAMES,
     NAMES,

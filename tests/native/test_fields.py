@@ -85,7 +85,7 @@ def test_each_packed_number_counts(native: Native) -> None:
 
 
 @needs_native
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(st.sampled_from(REQUESTS), st.integers(0, 2**32), st.sampled_from([0, 1, 5, 20, 100, ENOUGH]))
 def test_what_went_wrong_counts_the_same_and_never_less_than_is_made_of_it(good: Message, seed: int, most: int) -> None:
     assert NATIVE is not None
@@ -99,7 +99,7 @@ def test_what_went_wrong_counts_the_same_and_never_less_than_is_made_of_it(good:
 
 
 @needs_native
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     st.sampled_from(REQUESTS),
     st.one_of(

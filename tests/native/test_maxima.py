@@ -40,7 +40,7 @@ def found_maximum(table: MaxOffsetTable, queue: tuple[str, int]) -> bytes | None
 
 
 @given(steps=STEPS)
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_it_tells_what_was_stored_last(native: Native, steps: list[tuple[str, object]]) -> None:
     """Once all was put in, of others that nothing is stored, until it is cleared."""
     table = native.MaxOffsetTable(1_000)

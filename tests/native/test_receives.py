@@ -94,14 +94,14 @@ def written(native: Native | None, topic: str, *messages: Delivered) -> list[ser
 
 
 @needs_native
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(["orders", "%RETRY%g", "t" * 127, "ö"]), st.lists(DELIVERED, max_size=3))
 def test_what_it_writes_is_what_python_writes(topic: str, messages: list[Delivered]) -> None:
     assert written(NATIVE, topic, *messages) == written(None, topic, *messages)
 
 
 @needs_native
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.dictionaries(st.text("ab", min_size=1), st.text("xyz ", min_size=1), max_size=1),
     st.text("rgb", max_size=3),

@@ -144,7 +144,7 @@ PLAIN_MESSAGES = st.builds(
 
 
 @needs_native
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(st.lists(MESSAGES, min_size=1, max_size=2))
 def test_what_it_reads_is_what_python_makes_of_it(messages: list[definition.Message]) -> None:
     assert NATIVE is not None
@@ -153,7 +153,7 @@ def test_what_it_reads_is_what_python_makes_of_it(messages: list[definition.Mess
 
 
 @needs_native
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(PLAIN_MESSAGES, min_size=1, max_size=4))
 def test_plain_messages_are_read(sent: list[definition.Message]) -> None:
     assert NATIVE is not None
@@ -171,7 +171,7 @@ def test_plain_messages_are_read(sent: list[definition.Message]) -> None:
 
 
 @needs_native
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(st.lists(PLAIN_MESSAGES, min_size=1, max_size=2), st.data())
 def test_bytes_that_went_wrong_are_read_as_python_reads_them_or_not_at_all(
     sent: list[definition.Message], data: st.DataObject

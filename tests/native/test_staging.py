@@ -40,7 +40,7 @@ def contents(engine: MemoryEngine) -> list[list[tuple[bytes, bytes]]]:
     looked_at=st.sets(st.sampled_from([*QUEUES, *LIGHTS])),
     forgotten=st.sets(st.sampled_from([*QUEUES, *LIGHTS])),
 )
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_it_writes_what_python_writes(
     native: Native,
     batches: list[list[tuple[QueueId, int, list[tuple[QueueId, int]]]]],

@@ -49,7 +49,7 @@ def encoded(message: Message, raw_properties: bytes, *, crc_property: bool = Tru
 
 
 @needs_native
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(MESSAGES, PROPERTIES), min_size=1, max_size=3), st.booleans())
 def test_whole_records_are_read_as_python_reads_them(messages: list[tuple[Message, bytes]], crc_property: bool) -> None:
     assert NATIVE is not None
@@ -69,7 +69,7 @@ def test_whole_records_are_read_as_python_reads_them(messages: list[tuple[Messag
 
 
 @needs_native
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(MESSAGES, PROPERTIES, st.data())
 def test_damaged_records_are_read_as_python_reads_them_or_not_at_all(
     message: Message, raw_properties: bytes, data: st.DataObject

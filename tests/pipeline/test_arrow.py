@@ -6,7 +6,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quarry_mq.pipeline.source.arrow import binaries, hex_texts, picked, property_maps, texts
@@ -34,13 +34,11 @@ def maps_of(stored: list[bytes]) -> list[dict[str, str]]:
 NAMES = st.text(st.characters(exclude_characters="\x00\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=9)
 
 
-@settings(deadline=None)  # the first example loads pyarrow's compute functions
 @given(st.lists(st.dictionaries(NAMES, NAMES, max_size=5), max_size=20))
 def test_properties_that_a_writer_stores(properties: list[dict[str, str]]) -> None:
     assert maps_of([encode_properties(each) for each in properties]) == properties
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=12).map(lambda octets: bytes(each % 5 for each in octets)), max_size=6))
 def test_properties_of_nothing_but_separators_and_letters(stored: list[bytes]) -> None:
     assert maps_of(stored) == [decode_properties(each) for each in stored]

@@ -99,7 +99,7 @@ def test_every_column_of_odd_records_is_what_the_exact_decoder_reads(write: Call
     assert list(map(plain, messages(root, columns=ALL))) == list(decoded(root))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(split_bytes=st.integers(1, 3 * SEGMENT_SIZE))
 def test_splits_of_any_size_hold_every_record_once(
     golden_store: GoldenStore, tmp_path_factory: pytest.TempPathFactory, split_bytes: int

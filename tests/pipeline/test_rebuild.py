@@ -269,7 +269,7 @@ def sorted_rows(records: Sequence[tuple[bytes, int]]) -> Iterator[tuple[bytes, b
     return iter(sorted(rows))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(st.sampled_from([QUEUE, OTHER]), st.integers(0, 6)), max_size=25))
 def test_queues_that_began_again_hold_their_last_life(records: list[tuple[bytes, int]]) -> None:
     entries = SortedEntries()

@@ -54,7 +54,7 @@ def test_what_is_not_whole_is_none(name: str, method: Compression, compress: Cal
 
 
 @every_method
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_whatever_the_bytes_are_they_are_a_body_or_none(
     name: str, method: Compression, compress: Callable[[bytes], bytes], data: st.DataObject

@@ -230,16 +230,17 @@ def test_statistics_of_the_broker(serve: Serve) -> None:
         await client.heartbeat("G", "T")
         back = {"group": "G", "offset": first.physical_offset, "delayLevel": 1, "originTopic": "T"}
         assert (await client.call(36, back)).code == ResponseCode.SUCCESS
-        for _ in range(6):
+        for _ in range(5):  # less than a minute since the start, however long the messages took: counts are not scaled
             broker.clock.push(10)
             statistics.sample()
         assert (await stats("TOPIC_PUT_NUMS", "T"))[0] == 30
         count, rate = await stats("BROKER_PUT_NUMS", "DefaultCluster")
-        assert (count, round(rate, 1)) == (30, 0.5)
+        assert count == 30
+        assert 0.5 < rate <= 0.6
         assert (await stats("TOPIC_PUT_SIZE", "T"))[0] > 30 * 90
         assert (await stats("GROUP_GET_NUMS", "T@G"))[0] == 30
         assert (await stats("SNDBCK_PUT_NUMS", "T@G"))[0] == 1
-        for _ in range(7):
+        for _ in range(8):
             broker.clock.push(10)
             statistics.sample()
         assert (await stats("TOPIC_PUT_NUMS", "T"))[0] == 0

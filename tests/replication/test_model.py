@@ -299,7 +299,6 @@ def _settings(examples: int, steps: int) -> settings:
     return settings(
         max_examples=examples,
         stateful_step_count=steps,
-        deadline=None,
         database=None,
         phases=(Phase.explicit, Phase.generate, Phase.shrink),
     )

@@ -91,20 +91,20 @@ def with_text_keys(value: Any) -> Any:
     return value
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(KEYS, VALUES, max_size=5), st.sampled_from(["", " ", "\n\t\t"]))
 def test_any_object_comes_back(value: dict[str | int, Any], gap: str) -> None:
     assert parse_json(written_by_rocketmq(value, gap).encode()) == with_text_keys(value)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(TEXTS, VALUES, max_size=5))
 def test_proper_json_is_left_alone(value: dict[str, Any]) -> None:
     text = json.dumps(with_text_keys(value))
     assert quote_integer_keys(text) == text
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(st.sampled_from('01a{},:"\\ \n'), max_size=40).map(str.encode) | st.binary(max_size=40))
 def test_no_text_does_worse_than_not_json(text: bytes) -> None:
     try:

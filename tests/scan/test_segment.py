@@ -130,7 +130,7 @@ def test_a_scan_may_begin_at_any_record() -> None:
         assert assert_same(log, BASE, position) == len(VARIED) - begun
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(messages, st.booleans()), max_size=12),
     st.sampled_from([0, BASE, 1 << 40]),
@@ -143,7 +143,7 @@ def test_random_logs(each: list[tuple[Message, bool]], base: int, window_bytes: 
         assert_same(log + tail, base, window_bytes=window_bytes, **checks)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_random_damage(data: st.DataObject) -> None:
     """Bytes overwritten, taken out or put in, several at a time."""
@@ -155,7 +155,7 @@ def test_random_damage(data: st.DataObject) -> None:
         assert_same(bytes(log), BASE, window_bytes=data.draw(st.sampled_from([500, 1 << 22])), **checks)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=600))
 def test_any_bytes(data: bytes) -> None:
     assert_same(data, BASE)

@@ -40,7 +40,7 @@ def assert_same(texts: list[bytes], gap: bytes, tail: bytes) -> None:
     assert not any(mark for mark, text in zip(marked, texts, strict=True) if LIGHT_QUEUES.encode() not in text)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     st.lists(stored, max_size=8),
     st.sampled_from([b"", b"\x02", b"TAGS\x01", b"\x02TAGS\x01of a neighbour\x02", bytes(3)]),

@@ -88,7 +88,7 @@ NAMES = st.sampled_from(
 SIZES = st.sampled_from([1, 5, 100, 8_000, 16_000, 32_000, 40_000])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(NAMES, SIZES), st.sampled_from(["%DLQ%g", "orders", TIMER_TOPIC]))
 def test_whatever_a_record_held_a_copy_is_made_of_it(sizes: Mapping[str, int], topic: str) -> None:
     small = {DEQUEUED_MS, ROLL_TIMES, DELIVER_AT_MS, "DLQ_ORIGIN_TOPIC", REAL_TOPIC, "REAL_QID", UNIQUE_KEY}

@@ -102,7 +102,7 @@ def test_holes_of_light_queues_are_passed_over(backing: Backing) -> None:
 
 
 @given(steps=st.lists(st.integers(0, 3), max_size=40), minimum=st.integers(0, 40), asked=st.integers(-2, 125))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_agrees_with_a_sorted_list(backing: Backing, steps: list[int], minimum: int, asked: int) -> None:
     times = [sum(steps[: n + 1]) for n in range(len(steps))]
     minimum = min(minimum, len(times))
