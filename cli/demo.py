@@ -76,6 +76,9 @@ class Addresses(NamedTuple):
 DEFAULTS: Final = Addresses("127.0.0.1:8081", "127.0.0.1:8082", "127.0.0.1:9464", "127.0.0.1:8083")
 """The addresses that a broker has without settings."""
 
+NO_REMOTING: Final[Mapping[str, str]] = {"QUARRY_REMOTING_LISTEN": "off", "QUARRY_REMOTING_NAMES_LISTEN": "off"}
+"""Settings of a broker that leaves the ports of RocketMQ's remoting protocol to others."""
+
 
 def main() -> int:
     """Send one message there and back. Returns 0 when the message was sent, received and acknowledged."""
@@ -103,7 +106,9 @@ def running_broker(
     log = directory / "broker.log"
     with (
         log.open("wb") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env={**os.environ, **settings}) as broker,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, env={**NO_REMOTING, **os.environ, **settings}
+        ) as broker,
     ):
         watchdog = threading.Timer(READY_TIMEOUT_S, broker.kill)
         watchdog.start()

@@ -356,7 +356,12 @@ class Broker:
                     joined(self.cluster, supervisor, self._identity, admin_listening),
                 ):
                     try:
-                        yield {"listen": listening, "admin": admin_listening, "console": console_url}
+                        yield {
+                            "listen": listening,
+                            "names": self._remoting.listening.get("names_listen", ""),
+                            "admin": admin_listening,
+                            "console": console_url,
+                        }
                     finally:
                         # open calls may need other members
                         await self._stop_front(network.stop_grace_ms / 1000, hastened)

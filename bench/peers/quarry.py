@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from bench import flames
-from quarry_mq.cli.demo import free_ports, is_free
+from quarry_mq.cli.demo import NO_REMOTING, free_ports, is_free
 from quarry_mq.server.shards.plan import PORT_STEP
 from quarry_mq.store.settings import Durability
 
@@ -46,7 +46,7 @@ class Quarry:
         self._arguments += ["--listen", listen, "--admin", admin, "--http", http, "--console", self.console]
         # exported settings of the user would change the results
         self._environment = {name: value for name, value in os.environ.items() if not name.startswith("QUARRY_")}
-        self._environment |= {"QUARRY_STORE_DURABILITY": durability.value, **settings}
+        self._environment |= {**NO_REMOTING, "QUARRY_STORE_DURABILITY": durability.value, **settings}
         self._process: subprocess.Popen[bytes] | None = None
         self._flame: flames.Flame | None = None
 

@@ -10,7 +10,8 @@ from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.doctor.findings import Finding, fault, fine, unknown, warning
 from quarry_mq.cli.online.connection.probe import TIMEOUT_S, is_reached
 from quarry_mq.server.addresses import Address
-from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.broker_settings import LEFT_OUT_IF_TAKEN, LISTENING, BrokerSettings
+from quarry_mq.server.settings.sections import OFF
 
 
 def operators(settings: BrokerSettings) -> Iterator[Finding]:
@@ -36,24 +37,20 @@ class Advertised(NamedTuple):
 
 def ports(settings: BrokerSettings) -> Iterator[Finding]:
     """Check whether a broker that is started now could listen on its ports. A running broker already has them."""
-    network = settings.network
-    named: dict[str, str | None] = {"listen": network.listen, "admin": network.admin, "http": network.http}
-    named |= {"tls_listen": network.tls_listen, "console": network.console_address}
+    named: dict[str, str] = {key: text for key in LISTENING if (text := settings.value_of(key)) not in (None, OFF)}
     taken = 0
     for name, text in named.items():
-        if text is None:
-            continue
         reason = _refusal(Address.parse(text))
         if reason is not None:
             taken += 1
-            seen = f"network.{name} = {text}: {reason}"
-            advice = f"`ss -ltnp` shows the process that has the port; stop it, or set another network.{name}"
-            if name == "console" and name not in network.model_fields_set:
+            seen = f"{name} = {text}: {reason}"
+            advice = f"`ss -ltnp` shows the process that has the port; stop it, or set another {name}"
+            if name in LEFT_OUT_IF_TAKEN and not settings.is_set(name):
                 yield warning("ports", f"{seen}; the broker starts without it", advice)
             else:
                 yield fault("ports", seen, advice)
     if not taken:
-        yield fine("ports", ", ".join(text for text in named.values() if text is not None) + " are free")
+        yield fine("ports", ", ".join(named.values()) + " are free")
 
 
 def _refusal(address: Address) -> str | None:

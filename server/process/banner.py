@@ -23,11 +23,13 @@ def banner(
     http: str,
     store: str,
     console: str = "",
+    names: str = "",
     needs_tls: bool = False,
     self_signed: Path | None = None,
 ) -> str:
     """Return the broker's addresses (`http` and `console` are URLs) and three lines of Python that send and receive.
 
+    `names` is the name server address of remoting clients; empty without one.
     `self_signed` is the certificate of a broker that needs TLS and was given none.
     """
     first, tls, protection = "", "", ""
@@ -36,10 +38,11 @@ def banner(
         first, tls = f"  # with GRPC_DEFAULT_SSL_ROOTS_FILE_PATH={authority} in the environment\n", ", tls_enable=True"
     if self_signed is not None:
         protection = SELF_SIGNED.format(self_signed)
+    remoting = f"  name server {names}     (remoting, clients and tools of RocketMQ 4)\n" if names else ""
     pages = f"  console     {console}     (for browsers)\n" if console else ""
     return f"""{READY_LINE}
   messaging   {listen}     (gRPC, official RocketMQ 5 clients)
-  admin       {admin}     (quarry topic, quarry group)
+{remoting}  admin       {admin}     (quarry topic, quarry group)
   http        {http}/metrics  /healthz  /readyz
 {pages}  store       {store}
 {protection}

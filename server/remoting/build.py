@@ -48,6 +48,8 @@ class Remoting:
         )
         self._locks = QueueLocks(clock)
         self._front: RemotingFront | None = None
+        self.listening: dict[str, str] = {}
+        """The addresses of the open ports, by the names of their settings."""
 
     def serve(
         self,
@@ -57,7 +59,13 @@ class Remoting:
     ) -> None:
         """Make all handlers, and the front that serves them on ports of its own and of the gRPC front."""
         components, front = sources.components, sources.front
-        edge = RemotingEdge(components.edge.error_reporter, components.edge.limits_met, Pacing(components.clock), gate)
+        edge = RemotingEdge(
+            components.edge.error_reporter,
+            components.edge.limits_met,
+            Pacing(components.clock),
+            gate,
+            operators=self._settings.operators_by_remoting,
+        )
         self._make_parts(edge, sources)
         shared = front.resources if isinstance(front, H2Front) else FrontResources(front_limits(self._settings))
         handlers = self._handlers(edge, sources, administration)
@@ -165,11 +173,14 @@ class Remoting:
             self._statistics.configure(settings)
 
     async def start(self, tls: LiveTls | None) -> None:
-        """Open the ports. One that other machines reach takes TLS alone, unless `network.plain_text` allows more."""
+        """Open the ports. One that other machines reach takes TLS alone, unless `network.plain_text` allows more.
+
+        A port that is taken is left out if nobody has set its address. Raises OSError that names the setting if so.
+        """
         if self._front is None:
             return
         network, remoting = self._settings.network, self._settings.remoting
-        listening: dict[str, str] = {}
+        listening = self.listening
         addresses = {
             "names_listen": remoting.names_listen,
             "listen": remoting.listen,
@@ -179,14 +190,20 @@ class Remoting:
             if address == OFF:
                 continue
             is_plain_allowed = is_loopback(address) or network.plain_text == "everywhere"
-            if tls is None or network.tls == "off":
-                listening[name] = await self._front.start(address)
+            try:
+                if tls is None or network.tls == "off":
+                    listening[name] = await self._front.start(address)
+                else:
+                    plain_too = network.tls == "optional" and is_plain_allowed
+                    listening[name] = await self._front.start(address, tls, plain_too=plain_too)
+            except OSError as error:
+                if self._settings.is_set(f"remoting.{name}"):
+                    raise OSError(f"remoting.{name}: {error}") from error
+                reason = f"{error}: set remoting.{name} to another address, or off"
+                log.warning("a port for remoting clients is left out", reason=reason)
             else:
-                plain_too = network.tls == "optional" and is_plain_allowed
-                listening[name] = await self._front.start(address, tls, plain_too=plain_too)
-            log.info("listening for remoting", address=listening[name], setting=f"remoting.{name}")
+                log.info("listening for remoting", address=listening[name], setting=f"remoting.{name}")
         self._names.listens_at(listening)
-        self.listening = listening
 
     async def stop(self, grace_s: float) -> None:
         """Stop serving; see `RemotingFront.stop`."""

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from quarry_mq.kv import EngineFull
 from quarry_mq.protocol.remoting.codes import ResponseCode
+from quarry_mq.server.addresses import host_of, plain_address
 from quarry_mq.server.errors import InvalidRecallHandle, OverLimit, PermissionDenied, TooManyFailures, Unauthenticated
 from quarry_mq.server.filters import IllegalExpression
 from quarry_mq.server.front.remoting import Handler, RemotingCall
@@ -20,6 +21,7 @@ from quarry_mq.server.remoting.wire import RemotingRefused
 from quarry_mq.server.rpc.context import LimitsMet
 from quarry_mq.server.security.authorization import Need
 from quarry_mq.server.security.credentials import Identity
+from quarry_mq.server.settings.broker_settings import UnknownOperators
 from quarry_mq.server.tasks import Pacing, TimeSlice
 from quarry_mq.server.wire.status import INTERNAL_TEXT, is_expected, without_places
 from quarry_mq.store import errors
@@ -59,10 +61,17 @@ class RemotingEdge:
     """Makes handlers for the remoting front out of functions that take a call and raise errors."""
 
     def __init__(
-        self, error_reporter: ErrorReporter, limits_met: LimitsMet, pacing: Pacing, gate: RemotingGate | None = None
+        self,
+        error_reporter: ErrorReporter,
+        limits_met: LimitsMet,
+        pacing: Pacing,
+        gate: RemotingGate | None,
+        *,
+        operators: UnknownOperators,
     ) -> None:
-        """A `gate` of None allows every caller everything."""
+        """A `gate` of None allows every caller everything, but only `operators` may make operators' requests."""
         self._pacing = pacing
+        self._operators = operators
         self.error_reporter: Final = error_reporter
         self._limits_met = limits_met
         self._gate = gate
@@ -89,6 +98,26 @@ class RemotingEdge:
                 self.refuse(call, error)
 
         return handle
+
+    def operators_handler(self, serve: Callable[[RemotingCall], None]) -> Handler:
+        """Return a handler of requests that only operators may make.
+
+        The messaging port serves them, too, and strangers may reach it: so operators without users need more than to
+        reach the broker.
+        """
+
+        def serve_operator(call: RemotingCall) -> None:
+            if self._gate is None:
+                if self._operators is UnknownOperators.NONE:
+                    raise errors.Forbidden("operators' requests by remoting need security.authentication here")
+                if self._operators is UnknownOperators.OF_THIS_MACHINE and not _is_on_this_machine(call.peer):
+                    raise errors.Forbidden(
+                        "operators' requests from other machines need users (security.authentication), "
+                        "or security.open_admin = true"
+                    )
+            serve(call)
+
+        return self.handler(serve_operator)
 
     def require(self, call: RemotingCall, *needs: Need) -> None:
         """Check that the caller of the call that is being served has the rights. Raises PermissionDenied."""
@@ -140,6 +169,11 @@ class RemotingEdge:
         call.answer(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"this broker does not serve request code {call.code}"
         )
+
+
+def _is_on_this_machine(peer: str) -> bool:
+    address = plain_address(host_of(peer))
+    return peer == "unix" or (address is not None and address.is_loopback)
 
 
 def code_of(error: Exception) -> ResponseCode:

@@ -83,7 +83,7 @@ class NameService:
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
-        handler = self._edge.handler
+        handler, operators = self._edge.handler, self._edge.operators_handler
         return {
             RequestCode.GET_ROUTE_BY_TOPIC: handler(self._route),
             RequestCode.GET_CLUSTER_INFO: handler(self._cluster_info),
@@ -92,8 +92,8 @@ class NameService:
             RequestCode.GET_SYSTEM_TOPICS_FROM_NAME_SERVER: handler(self._list_system_topics),
             RequestCode.GET_SYSTEM_TOPICS_FROM_BROKER: handler(self._list_system_topics),
             RequestCode.DELETE_TOPIC_IN_NAME_SERVER: handler(self._nothing_to_do),
-            RequestCode.WIPE_WRITE_PERMISSION_OF_BROKER: handler(self._wipe_write_permission),
-            RequestCode.ADD_WRITE_PERMISSION_OF_BROKER: handler(self._add_write_permission),
+            RequestCode.WIPE_WRITE_PERMISSION_OF_BROKER: operators(self._wipe_write_permission),
+            RequestCode.ADD_WRITE_PERMISSION_OF_BROKER: operators(self._add_write_permission),
             RequestCode.PUT_KV_CONFIG: handler(self._refuse_config),
             RequestCode.GET_KV_CONFIG: handler(self._no_config),
             RequestCode.DELETE_KV_CONFIG: handler(self._nothing_to_do),

@@ -59,13 +59,12 @@ class RemotingRelays:
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
-        handler = self._edge.handler
-        reply = handler(self._reply)
+        reply, operators = self._edge.handler(self._reply), self._edge.operators_handler
         return {
             RequestCode.SEND_REPLY_MESSAGE: reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: reply,
-            RequestCode.GET_CONSUMER_RUNNING_INFO: handler(self._running_info),
-            RequestCode.CONSUME_MESSAGE_DIRECTLY: handler(self._consume_directly),
+            RequestCode.GET_CONSUMER_RUNNING_INFO: operators(self._running_info),
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: operators(self._consume_directly),
         }
 
     # -- replies

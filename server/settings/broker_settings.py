@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -72,6 +73,30 @@ FILE_TABLE: Final = re.compile(r"\s*\[\s*([\w.\"' -]+?)\s*\]")
 FILE_KEY: Final = re.compile(r"\s*([\w.\"' -]+?)\s*=")
 NEAR_RATIO_MIN: Final = 0.75
 """The similarity, between 0 and 1, from which on a known name is offered for an unknown one."""
+
+
+LISTENING: Final = (
+    "network.listen",
+    "network.tls_listen",
+    "network.admin",
+    "network.http",
+    "network.console",
+    "remoting.listen",
+    "remoting.names_listen",
+    "remoting.fast_listen",
+)
+"""The settings that name an address where a broker listens."""
+
+LEFT_OUT_IF_TAKEN: Final = frozenset({"network.console", "remoting.listen", "remoting.names_listen"})
+"""Those of them whose default port a broker leaves out if it is taken; one that is set has to be free."""
+
+
+class UnknownOperators(Enum):
+    """Says which operators are served without proof of who they are."""
+
+    NONE = "none"
+    OF_THIS_MACHINE = "of this machine"
+    ALL = "all"
 
 
 class SettingsInvalid(Invalid):
@@ -140,6 +165,13 @@ class BrokerSettings(Section):
         )
 
     @property
+    def operators_by_remoting(self) -> UnknownOperators:
+        """Return whose operators' requests by remoting are served where messaging clients are not authenticated."""
+        if self.security.asks_operators or self.network.admin_client_ca is not None:
+            return UnknownOperators.NONE  # the admin port asks who calls: this would be a way around it
+        return UnknownOperators.ALL if self.security.open_admin else UnknownOperators.OF_THIS_MACHINE
+
+    @property
     def open_to_everybody(self) -> dict[str, str]:
         """Return the addresses, by the name of their setting, at which any other machine may administer the broker."""
         network = self.network
@@ -175,6 +207,16 @@ class BrokerSettings(Section):
     def tell_sources(self, sources: Mapping[str, str]) -> None:
         """Note the sources of values that are not defaults, by `section.key`."""
         self._sources.by_key.update(sources)
+
+    def value_of(self, key: str) -> Any:
+        """Return the value of `section.key`."""
+        section, _, name = key.partition(".")
+        return getattr(getattr(self, section), name)
+
+    def is_set(self, key: str) -> bool:
+        """Return whether somebody has set `section.key`, to its default or to another value."""
+        section, _, name = key.partition(".")
+        return name in getattr(self, section).model_fields_set
 
     def source_of(self, key: str) -> str:
         """Return the source of the value of `section.key`: `flags`, `environment`, `file` or `default`."""

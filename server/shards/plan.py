@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from quarry_mq.server.addresses import split_address
-from quarry_mq.server.settings.broker_settings import ENVIRONMENT_PREFIX, BrokerSettings, SettingsInvalid
+from quarry_mq.server.settings.broker_settings import ENVIRONMENT_PREFIX, LISTENING, BrokerSettings, SettingsInvalid
 from quarry_mq.server.settings.sections import OFF
 from quarry_mq.store.errors import NotAStore, StoreUnusable
 from quarry_mq.store.fs import Disk
@@ -21,9 +21,8 @@ from quarry_mq.store.layout.paths import StorePaths, parse_shard_name, shard_nam
 
 PORT_STEP: Final = 100
 PORT_MAX: Final = 65_535
-LISTENING: Final = ("listen", "tls_listen", "admin", "http", "console")
-MESSAGING: Final = ("listen", "tls_listen")
-ADVERTISED: Final = ("advertise", "tls_advertise")
+MESSAGING: Final = ("network.listen", "network.tls_listen")
+ADVERTISED: Final = ("network.advertise", "network.tls_advertise", "remoting.advertise")
 WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 """Hosts that stand for all addresses of a machine, each with the address by which the machine reaches itself."""
 
@@ -59,7 +58,7 @@ def _planned(settings: BrokerSettings, number: int) -> Shard:
     own = dict(_own_settings(settings, number))
     # grpcio opens its ports itself
     messaging = MESSAGING if settings.network.front == "h2" else ()
-    return Shard(shard_name(number), own, [own[name] for key in messaging if (name := f"network.{key}") in own])
+    return Shard(shard_name(number), own, [own[key] for key in messaging if key in own])
 
 
 def _own_settings(settings: BrokerSettings, number: int) -> Iterator[tuple[str, str]]:
@@ -67,11 +66,13 @@ def _own_settings(settings: BrokerSettings, number: int) -> Iterator[tuple[str, 
     yield "store.directory", str(settings.store.directory / name)
     yield "broker.name", f"{settings.broker.name}-{number}"
     for key in (*LISTENING, *ADVERTISED):
-        address = getattr(settings.network, key)
-        if key == "console" and settings.console_goes_around:
+        address = settings.value_of(key)
+        if key == "network.console" and settings.console_goes_around:
             address = OFF  # set explicitly, it would be refused
+        if key.startswith("remoting.") and number == 0 and not settings.is_set(key):
+            continue  # set explicitly, it would have to be free
         if address is not None:
-            yield f"network.{key}", _moved(key, address, number)
+            yield key, _moved(key, address, number)
     if settings.network.tls_directory is None:
         # clients that verify the certificate need to know one, not one for each shard
         yield "network.tls_directory", str(settings.tls_directory)
@@ -85,11 +86,11 @@ def _moved(key: str, address: str, number: int) -> str:
         return address
     host, port = split_address(address)
     if port == 0:
-        raise SettingsInvalid(f"network.{key} = {address}: shards need fixed ports, not 0")
+        raise SettingsInvalid(f"{key} = {address}: shards need fixed ports, not 0")
     moved = port + PORT_STEP * number
     if moved > PORT_MAX:
         raise SettingsInvalid(
-            f"network.{key} = {address}: {shard_name(number)} would get port {moved}, but {PORT_MAX} is the highest: "
+            f"{key} = {address}: {shard_name(number)} would get port {moved}, but {PORT_MAX} is the highest: "
             "choose a lower port, or fewer shards"
         )
     return f"{host}:{moved}"
@@ -99,7 +100,7 @@ def _require_different_ports(shards: Sequence[Shard], keys: Sequence[str]) -> No
     of_port: dict[int, list[tuple[str, str, str]]] = {}
     for shard in shards:
         for key in keys:
-            address = shard.settings.get(f"network.{key}")
+            address = shard.settings.get(key)
             if address is not None and address != OFF:
                 host, port = split_address(address)
                 of_port.setdefault(port, []).append((host, key, shard.name))
@@ -107,7 +108,7 @@ def _require_different_ports(shards: Sequence[Shard], keys: Sequence[str]) -> No
         for (host, key, name), (other_host, other_key, other_name) in combinations(users, 2):
             if host == other_host or WILDCARDS.keys() & {host, other_host}:
                 raise SettingsInvalid(
-                    f"network.{key} of {name} and network.{other_key} of {other_name} would both be port {port}: "
+                    f"{key} of {name} and {other_key} of {other_name} would both be port {port}: "
                     "choose ports that differ in their last two digits"
                 )
 

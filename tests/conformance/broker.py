@@ -33,6 +33,7 @@ PATIENCE_S: Final = 30.0
 QUICK: Final[Mapping[str, Mapping[str, object]]] = {
     "store": {"segment_size": 16 * 1024 * 1024},  # no gigabyte is preallocated for a few messages
     "network": {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "console": "off", "stop_grace_ms": 200},
+    "remoting": {"listen": "off", "names_listen": "off"},
     "delivery": {"polling_min_ms": 0, "invisible_time_min_ms": 100, "lease_ms": 1_000, "polling_max_ms": 600_000},
 }
 """Times and sizes that make tests quick; everything else is what users get."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from quarry_mq.cli.demo import free_ports
+from quarry_mq.cli.demo import NO_REMOTING, free_ports
 from tests.schemas import assert_documented
 
 PROJECT: Final = Path(__file__).parents[2]
@@ -266,7 +266,7 @@ def environment_of(settings: Mapping[str, object]) -> dict[str, str]:
 def clean_environment() -> dict[str, str]:
     """The environment of the tests without settings of Quarry that a developer may have exported."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("QUARRY_")}
-    return {**clean, **DISK_OF_THE_TESTS, **NO_CONSOLE}
+    return {**clean, **DISK_OF_THE_TESTS, **NO_CONSOLE, **NO_REMOTING}
 
 
 def command_line(broker: Broker) -> Sequence[str]:

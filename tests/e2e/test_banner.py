@@ -16,7 +16,10 @@ from tests.e2e.conftest import QUICK, StartBroker
 
 
 def test_the_three_lines_of_python_send_and_receive(broker: Broker, tmp_path: Path) -> None:
-    text = banner(listen=broker.endpoint, admin=broker.admin, http=f"http://{broker.http}", store="store")
+    text = banner(
+        listen=broker.endpoint, admin=broker.admin, http=f"http://{broker.http}", store="store", names="127.0.0.1:9876"
+    )
+    assert "\n  name server 127.0.0.1:9876     (remoting, clients and tools of RocketMQ 4)\n" in text
     assert "hello" in run_lines(text, tmp_path)
 
 

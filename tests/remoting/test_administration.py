@@ -7,10 +7,11 @@ import re
 from typing import Any
 
 import grpc
+import pytest
 
 from quarry_mq.protocol.proto.quarry.admin.v1 import clients_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.clients_pb2_grpc import ClientServiceStub
-from quarry_mq.protocol.remoting.codes import ResponseCode
+from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
 from quarry_mq.store.message import QueueId
 from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.security.model import UserKind
@@ -18,7 +19,7 @@ from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client
 from tests.conformance.secured import SECRET, SECURED, add_user
 from tests.remoting.client import RemotingClient, pull_fields, records_in
-from tests.remoting.conftest import Serve, address_of
+from tests.remoting.conftest import Serve, address_of, front_of
 
 TOPIC: dict[str, object] = {
     "topic": "T", "defaultTopic": "TBW102", "readQueueNums": 3, "writeQueueNums": 3, "perm": 6,
@@ -393,3 +394,67 @@ def test_nobody_makes_users_where_none_are_asked_for(serve: Serve) -> None:
         assert broker.store.users.is_empty()
 
     serve(test)
+
+
+OPERATORS_ONLY = frozenset({
+    RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.UPDATE_AND_CREATE_GROUP,
+    RequestCode.DELETE_GROUP, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.UPDATE_AND_CREATE_GROUP_LIST,
+    RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_GROUP_CONFIG, RequestCode.RESET_OFFSET,
+    RequestCode.SET_MESSAGE_REQUEST_MODE, RequestCode.GET_TOPIC_STATS, RequestCode.GET_CONSUME_STATS,
+    RequestCode.GET_BROKER_CONSUME_STATS, RequestCode.QUERY_CONSUME_TIME_SPAN, RequestCode.QUERY_CONSUME_QUEUE,
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, RequestCode.QUERY_TOPICS_BY_CONSUMER,
+    RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, RequestCode.GET_CONSUMER_CONNECTIONS,
+    RequestCode.GET_PRODUCER_CONNECTIONS, RequestCode.GET_ALL_PRODUCERS, RequestCode.GET_BROKER_RUNTIME_INFO,
+    RequestCode.VIEW_BROKER_STATS, RequestCode.GET_BROKER_CONFIG, RequestCode.UPDATE_BROKER_CONFIG,
+    RequestCode.WIPE_WRITE_PERMISSION_OF_BROKER, RequestCode.ADD_WRITE_PERMISSION_OF_BROKER,
+    RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY,
+})  # fmt: skip
+"""Requests that need no users on this machine, and users or `security.open_admin` from elsewhere."""
+
+
+ADMIN_ALONE_ASKS = {**SECURED, "authentication": False, "authorization": False, "admin_authentication": True}
+
+
+def come_from_elsewhere(broker: RunningBroker) -> None:
+    """Let the open connections be those of another machine."""
+    for connection in front_of(broker)._connections:
+        connection.peer = "192.0.2.1:40000"
+
+
+def test_without_users_operators_on_other_machines_are_refused(serve: Serve) -> None:
+    async def test(broker: RunningBroker, client: RemotingClient) -> None:
+        broker.topic("T", queues=1)
+        assert (await client.call(RequestCode.GET_TOPIC_STATS, {"topic": "T"})).code == ResponseCode.SUCCESS
+        come_from_elsewhere(broker)
+        for code in OPERATORS_ONLY:
+            answer = await client.call(code, {"topic": "T", "group": "G"})
+            assert answer.code == ResponseCode.NO_PERMISSION, code
+            assert "from other machines need users" in str(answer.remark), code
+        assert broker.store.topics.get("T") is not None
+        await client.send("T")
+        assert len(records_in((await client.pull("T", 0)).body)) == 1
+        assert (await client.call(351, {"topic": "T"})).code == ResponseCode.SUCCESS
+        assert (await client.heartbeat("G", "T")).code == ResponseCode.SUCCESS
+
+    serve(test)
+
+
+@pytest.mark.parametrize(
+    ("changes", "here", "elsewhere"),
+    [
+        ({}, True, False),
+        ({"security": {"open_admin": True}}, True, True),
+        ({"security": ADMIN_ALONE_ASKS}, False, False),
+    ],
+)
+def test_who_may_administer_without_a_signature(
+    serve: Serve, changes: dict[str, Any], here: bool, elsewhere: bool
+) -> None:
+    async def test(broker: RunningBroker, client: RemotingClient) -> None:
+        assert ((await client.call(17, {**TOPIC, "topic": "here"})).code == ResponseCode.SUCCESS) is here
+        come_from_elsewhere(broker)
+        assert ((await client.call(17, {**TOPIC, "topic": "elsewhere"})).code == ResponseCode.SUCCESS) is elsewhere
+        assert (broker.store.topics.get("here") is not None) is here
+        assert (broker.store.topics.get("elsewhere") is not None) is elsewhere
+
+    serve(test, **changes)

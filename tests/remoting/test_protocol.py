@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import ssl
 
 import pytest
+from structlog.testing import capture_logs
 
 from quarry_mq.protocol.remoting.codes import ResponseCode
 from quarry_mq.protocol.remoting.frames import FRAME_SIZE_MAX, Command, Flag, Serialization, write_command
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.message import QueueId
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, message
@@ -149,6 +152,23 @@ def test_a_route_has_the_address_of_the_broker_whichever_port_is_asked(serve: Se
             await client.close()
 
     serve(test, remoting={"fast_listen": "127.0.0.1:0"})
+
+
+def test_a_taken_port_is_left_out_unless_it_was_asked_for(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(broker: RunningBroker, client: RemotingClient) -> None:
+        assert "names_listen" not in broker.broker._remoting.listening
+        route = await client.call(105, {"topic": broker.topic("T", queues=1)})
+        assert f'"{address_of(broker)}"'.encode() in route.body
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(OSError, match=f"remoting.names_listen: cannot listen on {taken}"):
+            serve(test, remoting={"names_listen": taken})
+        monkeypatch.setattr(BrokerSettings, "is_set", lambda *_: False)
+        with capture_logs() as lines:
+            serve(test, remoting={"names_listen": taken})
+        [warning] = [line for line in lines if line["event"] == "a port for remoting clients is left out"]
+        assert warning["reason"].endswith("set remoting.names_listen to another address, or off")
 
 
 def test_a_silent_connection_is_closed_and_one_with_heartbeats_is_not(serve: Serve) -> None:

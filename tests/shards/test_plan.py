@@ -52,6 +52,9 @@ def test_each_shard_has_its_own_store_name_and_ports() -> None:
         "network.admin": "127.0.0.1:8282",
         "network.http": "127.0.0.1:9664",
         "network.console": "127.0.0.1:8283",
+        "remoting.listen": "127.0.0.1:11111",
+        "remoting.names_listen": "127.0.0.1:10076",
+        "remoting.fast_listen": "off",
         "network.tls_directory": "/data/tls",
     }
 
@@ -79,6 +82,13 @@ def test_files_of_two_stores_are_not_uploaded_to_one_place() -> None:
 @pytest.mark.parametrize("key", ["listen", "admin", "http", "console"])
 def test_port_0_is_refused(key: str) -> None:
     assert problem(2, **{key: "127.0.0.1:0"}).startswith(f"network.{key} = 127.0.0.1:0: ")
+
+
+def test_ports_of_remoting_that_are_set_move_from_the_first_shard_on() -> None:
+    """The default ones of the first shard stay a default, which may be taken."""
+    shards = plan_shards(settings(remoting={"listen": "10.0.0.1:10911", "names_listen": "off"}), 2)
+    assert [shard.settings["remoting.listen"] for shard in shards] == ["10.0.0.1:10911", "10.0.0.1:11011"]
+    assert [shard.settings["remoting.names_listen"] for shard in shards] == ["off", "off"]
 
 
 def test_a_console_that_is_off_is_off_for_all() -> None:

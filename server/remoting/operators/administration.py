@@ -75,14 +75,14 @@ class RemotingAdministration:
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
-        handler = self._edge.handler
+        handler = self._edge.operators_handler
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: handler(self._put_topic),
             RequestCode.DELETE_TOPIC_IN_BROKER: handler(self._delete_topic),
-            RequestCode.GET_TOPIC_CONFIG: handler(self._topic),
+            RequestCode.GET_TOPIC_CONFIG: self._edge.handler(self._topic),
             RequestCode.UPDATE_AND_CREATE_GROUP: handler(self._put_group),
             RequestCode.DELETE_GROUP: handler(self._delete_group),
-            RequestCode.GET_GROUP_CONFIG: handler(self._group),
+            RequestCode.GET_GROUP_CONFIG: self._edge.handler(self._group),
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: handler(self._put_topics),
             RequestCode.UPDATE_AND_CREATE_GROUP_LIST: handler(self._put_groups),
             RequestCode.GET_ALL_TOPIC_CONFIG: handler(self._all_topics),

@@ -66,7 +66,7 @@ class RemotingProgress:
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
-        handler = self._edge.handler
+        handler = self._edge.operators_handler
         return {
             RequestCode.GET_TOPIC_STATS: handler(self._topic_stats),
             RequestCode.GET_CONSUME_STATS: handler(self._consume_stats),

@@ -102,7 +102,7 @@ class RemotingStatistics:
 
     def handlers(self) -> dict[int, Handler]:
         """Return the handlers by request code."""
-        handler = self._edge.handler
+        handler = self._edge.operators_handler
         return {
             RequestCode.GET_BROKER_RUNTIME_INFO: handler(self._runtime_info),
             RequestCode.VIEW_BROKER_STATS: handler(self._stats),

@@ -9,15 +9,16 @@ from quarry_mq.server.settings.sections.base import OFF, AdvertisedAddress, List
 
 class RemotingSection(Section):
     listen: ListenAddressOrOff = Field(
-        default=OFF,
-        description="Where clients and tools that speak RocketMQ's remoting protocol reach the broker, or `off`. "
-        "RocketMQ uses port 10911. While it or `names_listen` is set, `network.listen` serves these clients, too: the "
-        "first byte of a connection decides. [What is served](remoting.md)",
+        default="127.0.0.1:10911",
+        description="Where clients and tools that speak RocketMQ's remoting protocol reach the broker, or `off`; the "
+        "default is RocketMQ's port. If this setting is not set and the port is taken, the broker starts without it. "
+        "Unless this and its siblings are `off`, `network.listen` serves these clients, too: the first byte of a "
+        "connection decides. [What is served](remoting.md)",
     )
     names_listen: ListenAddressOrOff = Field(
-        default=OFF,
-        description="Where these clients reach their name server, or `off`. RocketMQ uses port 9876. All addresses "
-        "answer both kinds of requests.",
+        default="127.0.0.1:9876",
+        description="Where these clients reach their name server, or `off`; as for `listen`. All addresses answer "
+        "both kinds of requests.",
     )
     fast_listen: ListenAddressOrOff = Field(
         default=OFF,

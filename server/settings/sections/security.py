@@ -37,8 +37,10 @@ class SecuritySection(Section):
     )
     open_admin: bool = Field(
         default=False,
-        description="Whether an admin port or console that other machines can reach may be used by anybody. If not, "
-        "an address other than loopback needs users (`authentication`) or `network.admin_client_ca`.",
+        description="Whether an admin port or console that other machines can reach may be used by anybody, and "
+        "operators' requests by remoting likewise. If not, an address of these ports other than loopback needs users "
+        "(`authentication`) or `network.admin_client_ca`, and without users operators' requests by remoting are "
+        "refused to other machines.",
     )
     date_window_s: int = Field(
         default=300,
