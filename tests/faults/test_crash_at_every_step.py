@@ -2,7 +2,7 @@
 
 A step is a system call that changes something, a store through a mapping, a write to a database or the flush of one
 of its families. Sends, flushes and entries of queues go through the code paths of production. The quick run tries
-every second to fourteenth step, on the code paths by turns. The slow run tries every step on each code path. One
+every fourth to 28th step, on the code paths by turns. The slow run tries every step on each code path. One
 failure is repeated with its seed and place: QUARRY_CRASH="seed,step,durability,mode,path" pytest this_file. The slow
 run tries QUARRY_CRASH_SEEDS histories (8 unless told; a minute each, for each durability and code path).
 """
@@ -228,7 +228,7 @@ def test_the_chosen_place() -> None:
 @pytest.mark.parametrize("durability", list(Durability))
 def test_a_crash_at_any_step_breaks_no_promise(durability: Durability) -> None:
     """Jepsen on NATS: acknowledged writes were lost in a power cut. rmq#10417: bounds were inverted after one."""
-    crash_at_steps(0, durability, every=2)
+    crash_at_steps(0, durability, every=4)
 
 
 @pytest.mark.slow
@@ -243,7 +243,7 @@ def test_a_crash_at_any_step_of_any_code_path_breaks_no_promise(
 
 @pytest.mark.parametrize("mode", [QueueMode.FILE, QueueMode.DOUBLE_WRITE])
 def test_with_queues_in_files_a_crash_breaks_no_promise_either(mode: QueueMode) -> None:
-    crash_at_steps(0, Durability.SYNC, mode, every=5)
+    crash_at_steps(0, Durability.SYNC, mode, every=9)
 
 
 @pytest.mark.slow
@@ -260,7 +260,7 @@ def test_with_queues_in_files_a_crash_at_any_step_of_any_code_path_breaks_no_pro
 @pytest.mark.parametrize("durability", list(Durability))
 def test_after_a_crash_every_message_is_found_by_its_key(durability: Durability) -> None:
     """rmq#10656, rmq#7222: what a crash left of an index was taken for whole."""
-    crash_at_steps(0, durability, every=14, indexed=True)
+    crash_at_steps(0, durability, every=28, indexed=True)
 
 
 @pytest.mark.slow
