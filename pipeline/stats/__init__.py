@@ -7,6 +7,5 @@ from quarry_mq.pipeline.stats.job import statistics
 from quarry_mq.pipeline.stats.messages import minutes
 from quarry_mq.pipeline.stats.model import Statistics, Wanted, as_document
 from quarry_mq.pipeline.stats.report import report_html
-from quarry_mq.pipeline.stats.summary import summary_lines
 
-__all__ = ["Statistics", "Wanted", "as_document", "minutes", "report_html", "statistics", "summary_lines"]
+__all__ = ["Statistics", "Wanted", "as_document", "minutes", "report_html", "statistics"]

@@ -54,11 +54,6 @@ def duration_text(duration_ms: int) -> str:
     return _counted(minutes, "minute")
 
 
-def name_text(name: str) -> str:
-    """Return a name so that a terminal can print it: control characters in it would steer the terminal."""
-    return name if name.isprintable() else repr(name)
-
-
 def _counted(count: int, word: str) -> str:
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 
 from quarry_mq.cli.pipeline.session import _verdict
+from quarry_mq.cli.pipeline.stats import print_statistics
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.pipeline.export import BodyForm, Selection, export
 from quarry_mq.pipeline.export.job import topic_folder
@@ -26,7 +27,7 @@ from quarry_mq.pipeline.migrate import migrate
 from quarry_mq.pipeline.rebuild import rebuild
 from quarry_mq.pipeline.replay import REPLAYED_FROM, Target, replay
 from quarry_mq.pipeline.stats import Wanted as Counted
-from quarry_mq.pipeline.stats import as_document, report_html, statistics, summary_lines
+from quarry_mq.pipeline.stats import as_document, report_html, statistics
 from quarry_mq.pipeline.verify import verify
 from quarry_mq.pipeline.wanted import Wanted
 from quarry_mq.protocol.clock import SystemClock
@@ -323,11 +324,12 @@ def test_odd_records_end_no_rebuild_and_no_verification(spark: SparkSession, tmp
 
 
 @pytest.mark.slow
-def test_odd_records_end_no_statistics(spark: SparkSession, tmp_path: Path) -> None:
+def test_odd_records_end_no_statistics(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     count = write_odd(tmp_path)
     found = statistics(spark, PosixDisk(), tmp_path, Counted())
     assert (found.volume.messages, found.damage.count) == (count, 0)
-    assert "\x07" not in "".join(summary_lines(found))
+    print_statistics(found)
+    assert "\x07" not in capsys.readouterr().out
     assert json.dumps(as_document(found)).isascii()
     report_html(found, datetime(2026, 1, 1, tzinfo=UTC)).encode()
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from quarry_mq.pipeline.stats import Wanted, as_document, minutes, statistics, summary_lines
+from quarry_mq.cli.pipeline.stats import print_statistics
+from quarry_mq.pipeline.stats import Wanted, as_document, minutes, statistics
 from quarry_mq.pipeline.stats.groups import lag_of_groups
 from quarry_mq.pipeline.stats.job import POINTS_MAX
 from quarry_mq.pipeline.stats.model import Duplicates, Point, RepeatedId, Statistics
@@ -143,8 +144,16 @@ def test_repeated_ids_are_told_with_their_records(found: Statistics) -> None:
     assert [topic.duplicates for topic in found.topics] == [Duplicates(1, 2), Duplicates(0, 0)]
 
 
+def printed(found: Statistics, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return the lines that people see."""
+    print_statistics(found)
+    return capsys.readouterr().out.splitlines()
+
+
 @pytest.mark.slow
-def test_topics_and_times_may_be_chosen_and_lists_end(spark: SparkSession, store: Path) -> None:
+def test_topics_and_times_may_be_chosen_and_lists_end(
+    spark: SparkSession, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     last_ms = BEGIN_MS + 599 * MINUTE_MS + 19
     wanted = Wanted(topics=("orders",), from_ms=BEGIN_MS + 39, to_ms=last_ms, top=1)
     found = statistics(spark, DISK, store, wanted)
@@ -156,17 +165,17 @@ def test_topics_and_times_may_be_chosen_and_lists_end(spark: SparkSession, store
     assert orders_.tag_count == 2
     assert [(each.key, each.messages) for each in orders_.keys] == [("every", 41)]
     assert found.duplicates == Duplicates(0, 0)
-    lines = list(summary_lines(found))
-    assert any(line.endswith("  queue of orders") for line in lines)
-    assert any(line.split() == ["41", "every"] for line in lines)
+    lines = printed(found, capsys)
+    assert any(line.split()[:3] == ["orders", "0", "21"] for line in lines)
+    assert any(line.split() == ["orders", "every", "41"] for line in lines)
 
 
 @pytest.mark.slow
-def test_of_nothing_there_are_zeros(spark: SparkSession, store: Path) -> None:
+def test_of_nothing_there_are_zeros(spark: SparkSession, store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = statistics(spark, DISK, store, Wanted(topics=("nobody",)))
     assert (found.volume.messages, found.volume.messages_per_second, found.topics) == (0, None, ())
     assert found.busiest_minute is None
-    assert next(summary_lines(found)) == "0 messages of 0 topics, 0 B of the log, 0 B of them bodies"
+    assert printed(found, capsys)[0] == "0 messages of 0 topics, 0 B of the log, 0 B of them bodies"
 
 
 @pytest.mark.slow
@@ -271,7 +280,7 @@ def test_lag_of_a_store_of_rocketmq_comes_from_its_own_offsets(
 
 @pytest.mark.slow
 def test_of_a_running_store_messages_are_counted_and_groups_are_not(
-    spark: SparkSession, golden_copy: GoldenStore
+    spark: SparkSession, golden_copy: GoldenStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = golden_copy("rocks-clean") / "store"
     open_and_close(root)
@@ -283,7 +292,7 @@ def test_of_a_running_store_messages_are_counted_and_groups_are_not(
     assert found.volume.messages > 1000
     assert found.lag.not_known is not None
     assert "a broker is running on this store" in found.lag.not_known
-    assert any("is not known: " in line for line in summary_lines(found))
+    assert any("is not known: " in line for line in printed(found, capsys))
 
 
 # -- as others read it
@@ -307,10 +316,10 @@ def names_in(value: object) -> set[str]:
 
 
 @pytest.mark.slow
-def test_names_do_not_steer_a_terminal(spark: SparkSession, tmp_path: Path) -> None:
+def test_names_do_not_steer_a_terminal(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hostile = message("orders", b"", {"TAGS": "\x1b[2J", "KEYS": "a\rb"})
     write_store(tmp_path, [(hostile, BEGIN_MS)])
-    text = "\n".join(summary_lines(statistics(spark, DISK, tmp_path, Wanted(topics=("orders",)))))
+    text = "\n".join(printed(statistics(spark, DISK, tmp_path, Wanted(topics=("orders",))), capsys))
     assert "\x1b" not in text
     assert "\r" not in text
     assert "'\\x1b[2J'" in text
