@@ -310,7 +310,7 @@ class AdminCalls:
         """Prepare a call, on the broker itself or on members of its cluster. Raises CallFailed."""
         found = self._methods.get(method)
         if found is None:
-            raise CallFailed("NOT_FOUND", f"no call {method!r:.200}; docs/admin-calls.md lists all calls")
+            raise CallFailed("NOT_FOUND", f"no call {method!r:.200}")
         if members is None:
             return Call(self._channel, found, lambda: request_from(found, request), self._signing(found, caller))
         asking = self._methods[ASK_MEMBERS]
