@@ -102,16 +102,24 @@ class RocketMQ:
 
     def start(self) -> None:
         """Start both processes; return when they listen, which is before they serve. Raises RuntimeError."""
-        conf = self._directory / "conf"
-        self._launch("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", conf / "namesrv.conf", heap="256m")
+        self._launch(self.name_server_command())
         self._wait_for(self._names)
-        self._launch(
-            "org.apache.rocketmq.proxy.ProxyStartup",
-            *("-pm", "local", "-n", f"127.0.0.1:{self._names}"),
-            *("-bc", conf / "broker.conf", "-pc", conf / "rmq-proxy.json"),
-            heap="2g",
-        )
+        self._launch(self.broker_command())
         self._wait_for(self._front)
+
+    def name_server_command(self) -> list[str]:
+        """Return the command that runs the name server."""
+        return self._java("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", "namesrv.conf", heap="256m")
+
+    def broker_command(self) -> list[str]:
+        """Return the command that runs the proxy with the broker inside."""
+        arguments = ("-pm", "local", "-n", self.names, "-bc", "broker.conf", "-pc", "rmq-proxy.json")
+        return self._java("org.apache.rocketmq.proxy.ProxyStartup", *arguments, heap="2g")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables that both processes need."""
+        return {"ROCKETMQ_HOME": str(self._directory), "NAMESRV_ADDR": self.names}
 
     def stop(self) -> None:
         """Stop both processes as an operator does; return when they have ended. The store is whole then."""
@@ -125,15 +133,19 @@ class RocketMQ:
             process.kill()
             process.wait()
 
-    def _launch(self, main: str, *arguments: object, heap: str) -> None:
-        home = self._directory
-        options = [*JVM, f"-Xms{heap}", f"-Xmx{heap}", f"-Duser.home={home}"]
-        options += ["-cp", f"{home}/conf:{self._class_path}"]
-        with (home / f"{main.rpartition('.')[2]}.out").open("wb") as output:
+    def _java(self, main: str, *arguments: str, heap: str) -> list[str]:
+        """Return the command for a main class; arguments that name a file of the configuration become its path."""
+        conf = self._directory / "conf"
+        words = [str(conf / each) if each.endswith((".conf", ".json")) else each for each in arguments]
+        # logs go below user.home; the heap is allocated at the start, as RocketMQ's scripts do it
+        options = [*JVM, f"-Xms{heap}", f"-Xmx{heap}", f"-Duser.home={self._directory}"]
+        return ["java", *options, "-cp", f"{conf}:{self._class_path}", main, *words]
+
+    def _launch(self, command: list[str]) -> None:
+        with (self._directory / f"{len(self._processes)}.out").open("wb") as output:
             process = subprocess.Popen(
-                # logs go below user.home; the heap is allocated at the start, as RocketMQ's scripts do it
-                ["java", *options, main, *map(str, arguments)],
-                env={**os.environ, "ROCKETMQ_HOME": str(home), "NAMESRV_ADDR": f"127.0.0.1:{self._names}"},
+                command,
+                env={**os.environ, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -47,6 +47,7 @@ SLOW: Final = frozenset(
         "docs/index.md",
         "docs/install.md",
         "docs/migrate-from-rocketmq.md",
+        "docs/migrate-from-rocketmq-clients.md",
         "docs/migration.md",
         "docs/ping-and-bench.md",
         "docs/pipeline.md",
