@@ -88,7 +88,7 @@ LISTENING: Final = (
 """The settings that name an address where a broker listens."""
 
 LEFT_OUT_IF_TAKEN: Final = frozenset({"network.console", "remoting.listen", "remoting.names_listen"})
-"""Those of them whose default port a broker leaves out if it is taken; one that is set has to be free."""
+"""A broker leaves out the default ports of these settings if they are taken; a port that is set has to be free."""
 
 
 class UnknownOperators(Enum):

@@ -409,13 +409,13 @@ OPERATORS_ONLY = frozenset({
     RequestCode.WIPE_WRITE_PERMISSION_OF_BROKER, RequestCode.ADD_WRITE_PERMISSION_OF_BROKER,
     RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY,
 })  # fmt: skip
-"""Requests that need no users on this machine, and users or `security.open_admin` from elsewhere."""
+"""Requests that need no users on this machine, and users or `security.open_admin` from others."""
 
 
 ADMIN_ALONE_ASKS = {**SECURED, "authentication": False, "authorization": False, "admin_authentication": True}
 
 
-def come_from_elsewhere(broker: RunningBroker) -> None:
+def come_from_another_machine(broker: RunningBroker) -> None:
     """Let the open connections be those of another machine."""
     for connection in front_of(broker)._connections:
         connection.peer = "192.0.2.1:40000"
@@ -425,7 +425,7 @@ def test_without_users_operators_on_other_machines_are_refused(serve: Serve) -> 
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         broker.topic("T", queues=1)
         assert (await client.call(RequestCode.GET_TOPIC_STATS, {"topic": "T"})).code == ResponseCode.SUCCESS
-        come_from_elsewhere(broker)
+        come_from_another_machine(broker)
         for code in OPERATORS_ONLY:
             answer = await client.call(code, {"topic": "T", "group": "G"})
             assert answer.code == ResponseCode.NO_PERMISSION, code
@@ -440,21 +440,19 @@ def test_without_users_operators_on_other_machines_are_refused(serve: Serve) -> 
 
 
 @pytest.mark.parametrize(
-    ("changes", "here", "elsewhere"),
+    ("changes", "here", "there"),
     [
         ({}, True, False),
         ({"security": {"open_admin": True}}, True, True),
         ({"security": ADMIN_ALONE_ASKS}, False, False),
     ],
 )
-def test_who_may_administer_without_a_signature(
-    serve: Serve, changes: dict[str, Any], here: bool, elsewhere: bool
-) -> None:
+def test_who_may_administer_without_a_signature(serve: Serve, changes: dict[str, Any], here: bool, there: bool) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         assert ((await client.call(17, {**TOPIC, "topic": "here"})).code == ResponseCode.SUCCESS) is here
-        come_from_elsewhere(broker)
-        assert ((await client.call(17, {**TOPIC, "topic": "elsewhere"})).code == ResponseCode.SUCCESS) is elsewhere
+        come_from_another_machine(broker)
+        assert ((await client.call(17, {**TOPIC, "topic": "there"})).code == ResponseCode.SUCCESS) is there
         assert (broker.store.topics.get("here") is not None) is here
-        assert (broker.store.topics.get("elsewhere") is not None) is elsewhere
+        assert (broker.store.topics.get("there") is not None) is there
 
     serve(test, **changes)
