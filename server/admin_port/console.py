@@ -522,7 +522,7 @@ class ConsoleBeside:
 
     def __init__(self, settings: BrokerSettings, tls: LiveTls | None, *, needs_login: bool, clock: Clock) -> None:
         self._network = settings.network
-        self._is_asked_for = "console" in settings.network.model_fields_set
+        self._is_asked_for = settings.is_set("network.console")
         self._goes_around = settings.console_goes_around
         self._tls = tls
         self._needs_login = needs_login
