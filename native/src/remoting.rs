@@ -543,7 +543,8 @@ impl<'a> SendFields<'a> {
         if let Some(most) = times_max {
             i32::try_from(number(Some(most))??).ok()?;
         }
-        let is_true = |value: Option<&[u8]>| value.is_some_and(|value| value.eq_ignore_ascii_case(b"true"));
+        let is_true =
+            |value: Option<&[u8]>| value.is_some_and(|value| value == b"1" || value.eq_ignore_ascii_case(b"true"));
         Some(SendFields {
             topic: std::str::from_utf8(topic?).ok()?,
             queue_number,

@@ -29,6 +29,8 @@ from quarry_mq.server.remoting.wire import (
     RoutedBroker,
     invalid,
     json_object,
+    member_choice,
+    member_flag,
     member_integer,
     member_objects,
     member_text,
@@ -43,6 +45,18 @@ NAME_MAX: Final = 255
 
 SUBSCRIPTIONS_MAX: Final = 4_096
 """Topics that a group may subscribe to, as by gRPC."""
+
+CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
+MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
+STARTS: Final = (
+    "CONSUME_FROM_LAST_OFFSET",
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    "CONSUME_FROM_FIRST_OFFSET",
+    "CONSUME_FROM_TIMESTAMP",
+)
+"""RocketMQ's enumerations in the order of their numbers."""
 
 TAG: Final = "TAG"
 SQL: Final = "SQL92"
@@ -106,7 +120,7 @@ class ClientService:
         if not 0 < len(client_id) <= NAME_MAX:
             raise invalid(f"clientID in the body has {len(client_id)} characters; 1 to {NAME_MAX} are allowed")
         client = self._sessions.info(client_id, call.command.language, call.command.version)
-        keeps_subscriptions = body.get("withoutSub") is True
+        keeps_subscriptions = member_flag(body, "withoutSub", default=False)
         consumers = [
             (member_text(each, "groupName"), None if keeps_subscriptions else _heartbeat_of(each))
             for each in member_objects(body, "consumerDataSet")
@@ -170,7 +184,7 @@ class ClientService:
         is_retry = topic_name.startswith(RETRY_PREFIX)
         self._edge.require(call, join(group), *([] if is_retry else [read(topic_name, group)]))
         topic, known = self._topics.get(topic_name), self._sessions.consumers(group)
-        is_broadcasting = member_text(body, "messageModel") == "BROADCASTING"
+        is_broadcasting = member_choice(body, "messageModel", MESSAGE_MODELS, "") == "BROADCASTING"
         share = SHARES.get(member_text(body, "strategyName", "AVG"))
         if topic is None or share is None or (known is None and not is_broadcasting):
             call.answer(body=b"{}")
@@ -256,8 +270,8 @@ def _heartbeat_of(members: dict[str, Json]) -> Heartbeat:
     if len(subscriptions) > SUBSCRIPTIONS_MAX:
         raise OverLimit("client_topics", f"{len(subscriptions)} subscriptions; {SUBSCRIPTIONS_MAX} are allowed")
     return Heartbeat(
-        member_text(members, "consumeType", "CONSUME_PASSIVELY")[:NAME_MAX],
-        member_text(members, "messageModel", "CLUSTERING")[:NAME_MAX],
-        member_text(members, "consumeFromWhere", "CONSUME_FROM_LAST_OFFSET")[:NAME_MAX],
+        member_choice(members, "consumeType", CONSUME_TYPES, "CONSUME_PASSIVELY")[:NAME_MAX],
+        member_choice(members, "messageModel", MESSAGE_MODELS, "CLUSTERING")[:NAME_MAX],
+        member_choice(members, "consumeFromWhere", STARTS, "CONSUME_FROM_LAST_OFFSET")[:NAME_MAX],
         subscriptions,
     )

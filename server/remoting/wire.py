@@ -27,6 +27,8 @@ BODY_SIZE_MAX: Final = 4 * 1024 * 1024
 
 Json = Any
 
+_TRUE: Final = ("true", "1")
+
 
 class RemotingRefused(Invalid):
     """A request breaks a rule of the protocol. `code` is the response code for it."""
@@ -66,8 +68,8 @@ def integer_of(fields: Mapping[str, str], name: str, default: int | None = None,
 
 
 def is_true(fields: Mapping[str, str], name: str) -> bool:
-    """Return whether a field is `true`, as Java reads it; a missing field is not."""
-    return fields.get(name, "").lower() == "true"
+    """Return whether a field is `true`, in letters of any case, or `1`, as clients in C++ write it."""
+    return fields.get(name, "").lower() in _TRUE
 
 
 def json_object(body: bytes) -> dict[str, Json]:
@@ -83,14 +85,43 @@ def json_object(body: bytes) -> dict[str, Json]:
     return value
 
 
+# RocketMQ's parser converts values: texts of digits to numbers, numbers to texts and to values of an enumeration. Its
+# client for C++, and so the one for Python, count on that.
+
+
 def member_text(members: Mapping[str, Json], name: str, default: str = "") -> str:
     """Return a text of a JSON object; null and missing are the default. Raises RemotingRefused."""
     value = members.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, str):
+    return default if value is None else _as_text(value, name)
+
+
+def _as_text(value: Json, name: str) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if not isinstance(value, int | float):
         raise invalid(f"{name} in the body is no text")
-    return value
+    return str(value)
+
+
+def member_choice(members: Mapping[str, Json], name: str, choices: Sequence[str], default: str) -> str:
+    """Return the name of one of an enumeration's `choices`, which may be given by its number. Raises RemotingRefused.
+
+    Other names are returned as they are.
+    """
+    value = members.get(name)
+    if type(value) is not int:
+        return member_text(members, name, default)
+    if not 0 <= value < len(choices):
+        raise invalid(f"{name} in the body is {value}; 0 to {len(choices) - 1} are known")
+    return choices[value]
+
+
+def member_flag(members: Mapping[str, Json], name: str, *, default: bool) -> bool:
+    """Return a flag of a JSON object; null and missing are the default."""
+    value = members.get(name)
+    return default if value is None else str(value).lower() in _TRUE
 
 
 def member_integer(members: Mapping[str, Json], name: str, default: int = 0) -> int:
@@ -98,6 +129,8 @@ def member_integer(members: Mapping[str, Json], name: str, default: int = 0) -> 
     value = members.get(name)
     if value is None:
         return default
+    if isinstance(value, str):
+        return integer_of({name: value}, name, default)
     if type(value) is not int or value not in INT64:
         raise invalid(f"{name} in the body is no integer of 64 bits")
     return value
@@ -118,9 +151,9 @@ def member_texts(members: Mapping[str, Json], name: str) -> Mapping[str, str]:
     value = members.get(name)
     if value is None:
         return {}
-    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+    if not isinstance(value, dict):
         raise invalid(f"{name} in the body is no object of texts")
-    return value
+    return {key: _as_text(each, name) for key, each in value.items() if each is not None}
 
 
 # -- answers

@@ -170,14 +170,14 @@ class Clients:
         )
         fields["i"] = self.properties()
         if chance() < 0.3:
-            fields[self._random.choice("abdefghjlm")] = self._random.choice((*NUMBERS, "true", "TRUE"))
+            fields[self._random.choice("abdefghjlm")] = self._random.choice((*NUMBERS, "true", "TRUE", "1"))
         if chance() < 0.1:
             fields["b"] = self._random.choice(TOPICS)
         if chance() < 0.05:
             del fields[self._random.choice(list(fields))]
         if kind == 10:
             fields = {LONG_NAMES[name]: value for name, value in fields.items()}
-        is_batch = kind == 320 or "true" in str(fields.get("m", fields.get("batch", ""))).lower()
+        is_batch = kind == 320 or str(fields.get("m", fields.get("batch", ""))).lower() in ("true", "1")
         body = self.batch() if is_batch and chance() < 0.9 else bytes(self._random.choice((0, 1, 30, 20_000)))
         command = Command(
             kind,
@@ -279,15 +279,16 @@ def test_plain_sends_are_read(native: Native) -> None:
         frame_of({"AccessKey": "any other field"}),
         frame_of({}, batch, code=320),
         frame_of({"m": "True"}, batch),
+        frame_of({"m": "1"}, batch),
         (1, write_command(Command(310, 1, {name: str(value) for name, value in USUAL.items()},
                                   serialization=Serialization.ROCKETMQ))[8:], b""),
     ]  # fmt: skip
     assert count_of(native, *frames) == len(frames)
     read = make_reader(native, BrokerSettings()).read(frames, 1, HOST, HOST, 99)
-    assert (read.count, read.size, read.topics) == (5, 4 + 4 + 2 * len(batch), {"orders": 1})
+    assert (read.count, read.size, read.topics) == (6, 4 + 4 + 3 * len(batch), {"orders": 1})
     first = read.messages[0]
     assert (first.flag, first.born_timestamp_ms, first.system_flag) == (3, 99, 1)
-    assert [each.flag for each in read.messages] == [3, 7, 1, 0, 1, 0, 7]
+    assert [each.flag for each in read.messages] == [3, 7, 1, 0, 1, 0, 1, 0, 7]
 
 
 @pytest.mark.parametrize(

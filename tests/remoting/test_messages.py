@@ -708,3 +708,40 @@ def test_a_retry_topic_is_made_for_those_who_share_their_messages(serve: Serve, 
             assert client.asked.empty()
 
     serve(test)
+
+
+HEARTBEAT_OF_CPP = (
+    b'{"clientID":"20976-127.0.0.1@DEFAULT","consumerDataSet":[{"consumeFromWhere":4,"consumeType":1,"groupName":"G",'
+    b'"messageModel":1,"subscriptionDataSet":[{"subString":"*","subVersion":"1795810797773","topic":"%RETRY%G"},'
+    b'{"subString":"odd","subVersion":"1795810797773","topic":"T"}]}]}\n'
+)
+"""As the client for C++ sends it: enumerations by number, a number as text."""
+
+
+def test_a_client_in_cpp_is_understood(serve: Serve) -> None:
+    async def test(broker: RunningBroker, client: RemotingClient) -> None:
+        broker.topic("T", queues=1)
+        assert (await client.call(34, body=HEARTBEAT_OF_CPP)).code == ResponseCode.SUCCESS
+        listed = json.loads((await client.call(38, {"consumerGroup": "G"})).body)
+        assert listed["consumerIdList"] == ["20976-127.0.0.1@DEFAULT"]
+        shown = json.loads((await client.call(203, {"consumerGroup": "G"})).body)
+        assert (shown["consumeType"], shown["messageModel"]) == ("CONSUME_PASSIVELY", "CLUSTERING")
+        assert shown["consumeFromWhere"] == "CONSUME_FROM_FIRST_OFFSET"
+        assert shown["subscriptionTable"]["T"]["subVersion"] == 1795810797773
+
+        batch = join_batch([BatchedMessage(0, b"a", b"TAGS\x01odd\x02"), BatchedMessage(0, b"b", b"TAGS\x01odd\x02")])
+        fields = {
+            "producerGroup": "P", "topic": "T", "queueId": 0, "sysFlag": 0, "bornTimestamp": 1, "flag": 0,
+            "properties": "WAIT\x01true\x02", "reconsumeTimes": 0, "unitMode": 0, "batch": 1,
+        }  # fmt: skip
+        assert (await client.call(10, fields, batch)).code == ResponseCode.SUCCESS
+        assert [bytes(each.body) for each in await found_in(client, "T")] == [b"a", b"b"]
+
+        for wrong in (b'"messageModel":2', b'"messageModel":[]', b'"subVersion":"x"'):
+            name = wrong.partition(b":")[0]
+            start = HEARTBEAT_OF_CPP.index(name)
+            end = min(at for at in (HEARTBEAT_OF_CPP.find(end, start) for end in (b",", b"}")) if at > 0)
+            refused = await client.call(34, body=HEARTBEAT_OF_CPP[:start] + wrong + HEARTBEAT_OF_CPP[end:])
+            assert refused.code == ResponseCode.INVALID_PARAMETER, wrong
+
+    serve(test)

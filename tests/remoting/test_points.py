@@ -158,7 +158,8 @@ POINTS: Final[dict[int, Point]] = {
     # consumers
     33: Point(
         "A new group begins where its client says",
-        "java.push messages.offsets_are_stored_as_given_and_never_beyond_the_end",
+        "java.push messages.offsets_are_stored_as_given_and_never_beyond_the_end "
+        "python_client.messages_are_sent_in_every_way_and_received_by_every_consumer",
     ),
     34: Point("A group goes on at its stored offset", "java.push model.random_histories_break_no_promise"),
     35: Point("Each queue has one owner soon", "java.rebalance messages.consumers_are_told_of_each_other"),

@@ -28,6 +28,7 @@ from quarry_mq.server.remoting.wire import (
     integer_of,
     json_object,
     keyed,
+    member_flag,
     member_integer,
     member_objects,
     member_text,
@@ -169,9 +170,9 @@ class RemotingAdministration:
     def _change_group(self, call: RemotingCall, config: Mapping[str, Json]) -> None:
         name, admin = _name_in(config, "groupName"), self._administration()
         change = GroupChange(
-            fifo=config.get("consumeMessageOrderly") is True,
+            fifo=member_flag(config, "consumeMessageOrderly", default=False),
             max_attempts=max(member_integer(config, "retryMaxTimes", 16), 0) + 1,
-            enabled=config.get("consumeEnable") is not False,
+            enabled=member_flag(config, "consumeEnable", default=True),
         )
         try:
             admin.group(name)
