@@ -106,6 +106,7 @@ def numbers_found(channel: grpc.Channel, key: str, limit: int) -> tuple[list[int
     return found, not answer.unread and answer.indexed_offset >= answer.dispatched_offset
 
 
+@pytest.mark.timeout(1_200)  # each message is looked for at the end
 @pytest.mark.parametrize("kills", [pytest.param(kills, marks=pytest.mark.slow) for kills in (1, 25)])
 def test_every_message_is_found_by_its_key_once_however_often_the_broker_is_killed(tmp_path: Path, kills: int) -> None:
     settings = {
