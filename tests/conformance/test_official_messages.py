@@ -203,7 +203,12 @@ def test_a_route_is_written_as_name_servers_write_it(with_broker: WithBroker) ->
             malformed = await admin.GetTopicRoute(pb.GetTopicRouteRequest())
         assert json.loads(answer.topic_route_data) == {
             "brokerDatas": [
-                {"brokerAddrs": {"0": broker.endpoint}, "brokerName": "quarry-0", "cluster": "DefaultCluster"}
+                {
+                    "brokerAddrs": {"0": broker.endpoint},
+                    "brokerName": "quarry-0",
+                    "cluster": "DefaultCluster",
+                    "enableActingMaster": False,
+                }
             ],
             "filterServerTable": {},
             "queueDatas": [

@@ -10,11 +10,10 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import grpc.aio
 
@@ -42,6 +41,7 @@ from quarry_mq.server.front.local_call import LocalCall, call_locally
 from quarry_mq.server.lag.group_progress import GroupProgress
 from quarry_mq.server.maintenance.maintenance import Maintenance
 from quarry_mq.server.observability.error_reporter import ErrorReporter
+from quarry_mq.server.remoting.wire import RoutedBroker, topic_route
 from quarry_mq.server.rpc.access import join, read
 from quarry_mq.server.rpc.messaging import Messaging
 from quarry_mq.server.rpc.sessions import ClientCommands, Pushing
@@ -52,19 +52,10 @@ from quarry_mq.server.wire.messages import fill_message
 from quarry_mq.server.wire.settings import ClientKind
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.store.errors import Invalid
-from quarry_mq.store.metadata import READ_WRITE, Permission
 from quarry_mq.store.metadata.lite import LiteSubscriptionTable
 
 DESCRIPTION: Final = "description"
 """The attribute of a topic that is shown as its description."""
-
-
-class _Place(NamedTuple):
-    """A broker that has the topic, and the most that clients may do there whatever the topic allows."""
-
-    name: str
-    address: str
-    limit: Permission
 
 
 class TopicCalls:
@@ -88,25 +79,7 @@ class TopicCalls:
     async def get_topic_route(self, request: pb.GetTopicRouteRequest) -> pb.GetTopicRouteResponse:
         """Return a route as RocketMQ's name server writes it, in JSON. Only the request's topic matters."""
         topic = self._names.topic(request.topic)
-        places = self._places()
-        route = {
-            "brokerDatas": [
-                {"brokerAddrs": {"0": each.address}, "brokerName": each.name, "cluster": self._cluster}
-                for each in places
-            ],
-            "filterServerTable": {},
-            "queueDatas": [
-                {
-                    "brokerName": each.name,
-                    "perm": (topic.permission & each.limit).value,
-                    "readQueueNums": topic.read_queues,
-                    "topicSysFlag": 0,
-                    "writeQueueNums": topic.write_queues,
-                }
-                for each in places
-            ],
-        }
-        return pb.GetTopicRouteResponse(topic_route_data=json.dumps(route, separators=(",", ":"), sort_keys=True))
+        return pb.GetTopicRouteResponse(topic_route_data=topic_route(topic, self._brokers()).decode())
 
     async def reset_group_offset(self, request: pb.ResetGroupOffsetRequest) -> pb.ResetGroupOffsetResponse:
         """Move a group to the first message of each queue that was stored at a time or later."""
@@ -120,20 +93,17 @@ class TopicCalls:
             await self._administration.reset_offset(group.name, topic.name, StoredSince(time_ms), time_slice)
         return pb.ResetGroupOffsetResponse()
 
-    @property
-    def _cluster(self) -> str:
-        return self._administration.facts.cluster
-
-    def _places(self) -> list[_Place]:
+    def _brokers(self) -> list[RoutedBroker]:
         """Return the brokers by name. A member's address is the one without TLS, if it has one."""
         facts, members = self._administration.facts, self._members
         if members is None:
-            return [_Place(facts.name, facts.advertised_address, READ_WRITE)]
-        places = [_Place(facts.name, facts.advertised_address, members.limit_of(facts.name))]
+            return [RoutedBroker(facts.name, facts.cluster, facts.advertised_address)]
+        limit = members.limit_of(facts.name)
+        brokers = [RoutedBroker(facts.name, facts.cluster, facts.advertised_address, limit)]
         for member in members.routed():
             address = member.address or member.tls_address or ""
-            places.append(_Place(member.name, address, members.limit_of(member.name)))
-        return sorted(places, key=lambda place: place.name)
+            brokers.append(RoutedBroker(member.name, facts.cluster, address, members.limit_of(member.name)))
+        return sorted(brokers, key=lambda broker: broker.name)
 
 
 CLIENT_ID: Final = "admin-port"
