@@ -201,11 +201,15 @@ class NameService:
         self._edge.paced(call, answer)
 
     def _list_system_topics(self, call: RemotingCall) -> None:
-        broker = self._settings.broker
-        system = [each.name for each in self._topics.list() if is_system_topic(each.name)]
-        call.answer(
-            body=orjson.dumps({"brokerAddr": self._address(call), "topicList": [broker.cluster, broker.name, *system]})
-        )
+        async def answer(time_slice: TimeSlice) -> None:
+            names = [self._settings.broker.cluster, self._settings.broker.name]
+            for topic in self._topics.list():
+                if is_system_topic(topic.name):
+                    names.append(topic.name)
+                await time_slice.pause()
+            call.answer(body=orjson.dumps({"brokerAddr": self._address(call), "topicList": names}))
+
+        self._edge.paced(call, answer)
 
     # -- administration of the name server
 
@@ -229,8 +233,15 @@ class NameService:
             raise NoSuchMember(f"no broker {name[:80]!r}")
         elif state is not MemberState.ACTIVE:
             raise Forbidden("this broker is in no cluster: no other broker would take the messages")
-        topics = sum(not each.is_system for each in self._topics.list())
-        call.answer(fields={count: str(topics)})
+
+        async def answer(time_slice: TimeSlice) -> None:
+            topics = 0
+            for topic in self._topics.list():
+                topics += not topic.is_system
+                await time_slice.pause()
+            call.answer(fields={count: str(topics)})
+
+        self._edge.paced(call, answer)
 
     def _refuse_config(self, _call: RemotingCall) -> None:
         raise Forbidden("this broker keeps no settings of a name server: see `quarry settings`")
