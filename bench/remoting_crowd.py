@@ -33,6 +33,8 @@ SUSPEND_MS: Final = 15_000
 PATIENCE_S: Final = 120.0
 SHARING_TARGET_S: Final = 5.0
 SPARE_DESCRIPTORS: Final = 200
+IDLE_GROUP: Final = 100
+"""Clients of each group that only waits, and queues of their topic."""
 
 Answered = Callable[[Command], None]
 
@@ -134,7 +136,9 @@ class _Client(asyncio.Protocol):
     def pull(self) -> None:
         """Wait for messages from now on, in one pull after another."""
 
-        def pulled(_: Command) -> None:
+        def pulled(command: Command) -> None:
+            if command.code != ResponseCode.PULL_NOT_FOUND:
+                raise RuntimeError(f"a pull of an empty queue ended with {command.code}: {command.remark}")
             self._group.answers += 1
             self.pull()
 
@@ -262,10 +266,10 @@ async def _make_topic(address: str, queues: int) -> None:
 
 
 async def _idle(address: str, pid: int, sizes: Sizes) -> _Measured:
-    """Let all clients wait, in groups of a hundred."""
-    await _make_topic(address, sizes.group)
+    """Let all clients wait, in groups of the same size."""
+    await _make_topic(address, IDLE_GROUP)
     before = private_bytes_of(pid)
-    groups = [_Group(f"bench-idle-{number}") for number in range(max(1, sizes.clients // 100))]
+    groups = [_Group(f"bench-idle-{number}") for number in range(max(1, sizes.clients // IDLE_GROUP))]
     for group in groups:
         await group.join(address, sizes.clients // len(groups))
         await group.shared_after(group.start)

@@ -80,6 +80,8 @@ class ConsumerGroup:
 
     heartbeat: Heartbeat
     members: Members = field(default_factory=dict)
+    _client_ids: list[str] | None = None
+    """The result of `client_ids`, until a client comes or goes: each of a thousand clients asks for all of them."""
 
     @property
     def is_broadcasting(self) -> bool:
@@ -89,7 +91,13 @@ class ConsumerGroup:
     @property
     def client_ids(self) -> list[str]:
         """Return the ids of the consumers, in the order of their names."""
-        return sorted({each.client_id for each in self.members.values()})
+        if self._client_ids is None:
+            self._client_ids = sorted({each.client_id for each in self.members.values()})
+        return self._client_ids
+
+    def changed(self) -> None:
+        """Note that a client has come, has gone, or has another id."""
+        self._client_ids = None
 
 
 class RemotingSessions:
@@ -139,7 +147,7 @@ class RemotingSessions:
         self._make_room(connection, (False, group))
         known = self._consumers.get(group)
         if heartbeat is None:
-            if known is not None and self._attach(connection, (False, group), known.members, client):
+            if known is not None and self._attach_consumer(connection, group, known, client):
                 self._notify(group, known)
             return
         before = {} if known is None else known.heartbeat.subscriptions
@@ -159,8 +167,17 @@ class RemotingSessions:
             known.heartbeat = heartbeat
         self._subscriptions += grown
         self._subscriptions_size += size
-        if self._attach(connection, (False, group), known.members, client) or has_changed:
+        if self._attach_consumer(connection, group, known, client) or has_changed:
             self._notify(group, known)
+
+    def _attach_consumer(
+        self, connection: RemotingConnection, group: str, known: ConsumerGroup, client: ClientInfo
+    ) -> bool:
+        """Add or renew a consumer; return whether it is new."""
+        before = known.members.get(connection)
+        if before is None or before.client_id != client.client_id:
+            known.changed()
+        return self._attach(connection, (False, group), known.members, client)
 
     def _make_room(self, connection: RemotingConnection, group: tuple[bool, str]) -> None:
         groups = self._groups_of.get(connection)
@@ -210,6 +227,7 @@ class RemotingSessions:
             return
         if known.members.pop(connection, None) is None:
             return
+        known.changed()
         self._detached(connection, (False, group))
         if not known.members:
             del self._consumers[group]
