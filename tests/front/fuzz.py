@@ -214,12 +214,12 @@ def run_many(seed: int, first: int, count: int) -> Outcome:
             if number - first == count // 10:
                 settled_size = resident_size()
             each = sequence(seed, number)
-            started_s = perf_counter()
+            started_s = process_time()
             try:
                 endings[run(each)] += 1
             except BaseException as cause:
                 raise AssertionError(f"--seed {seed} --first {number} --count 1: {cause!r}") from cause
-            slowest_s = max(slowest_s, perf_counter() - started_s)
+            slowest_s = max(slowest_s, process_time() - started_s)
     finally:
         structlog.configure(**configured)
     assert slowest_s < SEQUENCE_S, f"a sequence took {slowest_s:.1f} s"
