@@ -70,12 +70,15 @@ def need(*tools: str) -> None:
             pytest.skip(f"{tool} is not installed")
 
 
-def checkout(repository: str, tag: str) -> Path:
-    """The files of a tagged version of one of RocketMQ's repositories. Skips the test where they cannot be had."""
+def checkout(repository: str, tag: str, *, owner: str = "apache") -> Path:
+    """The files of a tagged version of a public repository. Skips the test where they cannot be had.
+
+    `ROCKETMQ_REPOSITORIES` is the folder or the address below which all repositories are, whoever owns them.
+    """
     need("git")
 
     def install(folder: Path) -> None:
-        origin = f"{os.environ.get('ROCKETMQ_REPOSITORIES', 'https://github.com/apache')}/{repository}"
+        origin = f"{os.environ.get('ROCKETMQ_REPOSITORIES', f'https://github.com/{owner}')}/{repository}"
         command = ["git", "clone", "--quiet", "--depth", "1", "--branch", tag, origin, str(folder / repository)]
         cloned = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False)
         if cloned.returncode:

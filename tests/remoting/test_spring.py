@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from quarry_mq.cli.demo import free_ports
-from tests.e2e.broker import DELIVERED_TIMEOUT_S, DISK_OF_THE_TESTS, Broker, environment_of, until
+from tests.e2e.broker import DISK_OF_THE_TESTS, Broker, environment_of
 from tests.e2e.languages import checkout, java_classes
 from tests.remoting.client import prepare
+from tests.remoting.spring_samples import Sample, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -61,48 +61,20 @@ def names(tmp_path: Path) -> Iterator[str]:
     broker.close()
 
 
-class Sample:
-    """A running sample, whose output the test reads."""
-
-    def __init__(self, name: str, program: str, directory: Path, *options: str) -> None:
-        self._path = directory / f"{name}.out"
-        project = directory / name
-        source = checkout("rocketmq-spring", f"rocketmq-spring-all-{VERSION}") / SAMPLES / name / "src" / "main"
-        shutil.copytree(source / "java", project / "src")
-        (project / "pom.xml").write_text(POM)
-        class_path = f"{source / 'resources'}:{java_classes(name, project)}"
-        with self._path.open("wb") as output:
-            command = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", class_path, f"{PACKAGE}.{program}"]
-            self.process = subprocess.Popen([*command, *options], stdout=output, stderr=subprocess.STDOUT)
-
-    def says(self, *texts: str, times: int = 1) -> None:
-        """Wait until it has written each of the texts so often."""
-
-        def missing() -> list[str]:
-            output = self._path.read_text(errors="replace")
-            return [each for each in texts if output.count(each) < times]
-
-        try:
-            until(lambda: not missing(), "the sample", timeout_s=DELIVERED_TIMEOUT_S)
-        except AssertionError:
-            raise AssertionError(f"no {missing()}:\n{self._path.read_text()[-8_000:]}") from None
-
-
-@contextmanager
-def running(name: str, program: str, directory: Path, *options: str) -> Iterator[Sample]:
-    sample = Sample(name, program, directory, *options)
-    try:
-        yield sample
-    finally:
-        sample.process.kill()
-        sample.process.wait(30)
+def sample(name: str, program: str, directory: Path, *options: str) -> AbstractContextManager[Sample]:
+    project = directory / name
+    source = checkout("rocketmq-spring", f"rocketmq-spring-all-{VERSION}") / SAMPLES / name / "src" / "main"
+    shutil.copytree(source / "java", project / "src")
+    (project / "pom.xml").write_text(POM)
+    class_path = f"{source / 'resources'}:{java_classes(name, project)}"
+    return running(class_path, f"{PACKAGE}.{program}", directory / f"{name}.out", *options)
 
 
 def test_the_samples_of_spring(names: str, tmp_path: Path) -> None:
     named = [f"--rocketmq.name-server={names}", f"--demo.rocketmq.myNameServer={names}"]
     named.append(f"--demo.rocketmq.extNameServer={names}")
-    consumers = running("rocketmq-consume-demo", "ConsumerApplication", tmp_path, *named)
-    producers = running("rocketmq-produce-demo", "ProducerApplication", tmp_path, *named)
+    consumers = sample("rocketmq-consume-demo", "ConsumerApplication", tmp_path, *named)
+    producers = sample("rocketmq-produce-demo", "ProducerApplication", tmp_path, *named)
     with consumers as consumer:
         consumer.says("receive from extRocketMQTemplate")
         with producers as producer:
