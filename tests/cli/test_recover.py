@@ -96,6 +96,7 @@ def test_damage_is_refused_named_and_given_up_on_order(store: Path) -> None:
     assert run("decode", store, "--json").exit_code == 0
 
 
+@pytest.mark.slow
 def test_what_was_given_up_is_no_difference_to_verify_and_named_by_decode(store: Path) -> None:
     result(0, store)
     damaged = [line for line in golden.records(store.parent) if "blank" not in line][300]
@@ -118,7 +119,7 @@ def test_a_hole_over_a_segments_end_is_filled(store: Path) -> None:
     assert run("decode", store, "--json").exit_code == 0
 
 
-@pytest.mark.parametrize("left", [0, 400_000])
+@pytest.mark.parametrize("left", [0, pytest.param(400_000, marks=pytest.mark.slow)])
 def test_a_segment_that_is_gone_or_cut_short_is_given_up_once_there_are_zeros_in_its_place(
     store: Path, left: int
 ) -> None:

@@ -6,6 +6,8 @@ import stat
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.broker import Broker, environment_of, quarry
 from tests.hostile.caller import Client
 from tests.hostile.conftest import SETTINGS
@@ -48,6 +50,7 @@ def test_stores_backups_and_the_audit_are_for_their_owner(tmp_path: Path) -> Non
         assert open_to_others(place) == []
 
 
+@pytest.mark.slow
 def test_a_folder_that_others_may_use_stays_so_and_is_told_of(tmp_path: Path) -> None:
     store = tmp_path / "store"
     store.mkdir()

@@ -83,9 +83,8 @@ def read_all(consumer: SimpleConsumer, wanted: int) -> list[Delivery]:
     return deliveries + consumer.receive(invisible_s=600)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "rocks-clean")) for name in golden.NAMES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", golden.NAMES)
 def test_an_official_client_reads_every_message_of_the_normal_topics(
     name: str,
     golden_copy: GoldenStore,

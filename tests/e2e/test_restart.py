@@ -72,7 +72,7 @@ def test_handles_given_before_a_kill_acknowledge_after_it(broker: Broker, client
     assert consumer.receive() == []
 
 
-@pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.parametrize("end", [pytest.param("stop", marks=pytest.mark.slow), "kill"])
 def test_acknowledged_messages_do_not_come_back_and_no_message_is_lost(
     broker: Broker, clients: Clients, end: str
 ) -> None:

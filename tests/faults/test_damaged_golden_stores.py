@@ -214,7 +214,7 @@ def check_json(golden: Golden, copy: Path, file: str, at: int, mask: int) -> Non
     assert refusal is None or file in refusal, f"{file} is not named: {refusal}"
 
 
-@pytest.mark.parametrize("rounds", [6, pytest.param(1500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [3, pytest.param(1500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["file-kill", "file-clean"])
 def test_flipped_bytes_in_json(name: str, rounds: int, golden_store: Callable[[str], Path], tmp_path: Path) -> None:
     golden = Golden(name, golden_store(name))

@@ -224,6 +224,7 @@ def damaged(root: Path) -> Path:
     return segment
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goes_on", [False, pytest.param(True, marks=SLOW)])
 def test_an_export_gives_what_lies_beside_damage(spark: SparkSession, tmp_path: Path, *, goes_on: bool) -> None:
     segment = damaged(tmp_path / "store")

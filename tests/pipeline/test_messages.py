@@ -76,7 +76,7 @@ def decoded(root: Path) -> Iterator[Row]:
     segments.close()
 
 
-@pytest.mark.parametrize("split_bytes", [2_000, 1 << 30])
+@pytest.mark.parametrize("split_bytes", [2_000, pytest.param(1 << 30, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", golden.HALF_SLOW)
 def test_every_field_is_what_rocketmqs_own_decoder_reads(
     golden_store: GoldenStore, name: str, split_bytes: int
@@ -99,7 +99,7 @@ def test_every_column_of_odd_records_is_what_the_exact_decoder_reads(write: Call
     assert list(map(plain, messages(root, columns=ALL))) == list(decoded(root))
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(split_bytes=st.integers(1, 3 * SEGMENT_SIZE))
 def test_splits_of_any_size_hold_every_record_once(
     golden_store: GoldenStore, tmp_path_factory: pytest.TempPathFactory, split_bytes: int

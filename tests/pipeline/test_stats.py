@@ -195,6 +195,7 @@ def test_a_series_has_few_points_however_long_the_time(spark: SparkSession, tmp_
     assert sum(point.messages for point in found.series) == 20_000
 
 
+@pytest.mark.slow
 def test_damage_is_told_with_file_and_offset_and_all_else_counted(spark: SparkSession, tmp_path: Path) -> None:
     write_store(tmp_path, orders(9, queue=0, minute=0))
     segment = tmp_path / "commitlog" / f"{0:020}"
