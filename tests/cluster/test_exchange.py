@@ -46,6 +46,11 @@ def test_members_find_each_other_through_one_of_them() -> None:
     run(test())
 
 
+def changes_of(node: Node) -> set[tuple[str, str, bool]]:
+    """Kind and name of each change that the node has passed on, and whether it is a deletion."""
+    return {(row.kind, row.name, row.value is None) for each in node.seen for row in each.changed}
+
+
 def test_what_one_changes_all_have_also_who_was_away() -> None:
     async def test() -> None:
         network, nodes = started(3)
@@ -58,10 +63,9 @@ def test_what_one_changes_all_have_also_who_was_away() -> None:
         back = Node(network, "m2", {"m0:8082"}, nodes[2].store).start()
         await until(lambda: agree(nodes[0], nodes[1], back), "all agree again")
         assert back.store.tables.topics.get("orders") is None
-        assert {(row.kind, row.name, row.value is None) for each in back.seen for row in each.changed} >= {
-            (SharedKind.TOPIC, "orders", True),
-            (SharedKind.TOPIC, "later", False),
-        }
+        told = {(SharedKind.TOPIC, "orders", True), (SharedKind.TOPIC, "later", False)}
+        # changes are applied on another thread: the tables agree before the loop has passed them on
+        await until(lambda: told <= changes_of(back), "they are passed on")
         for node in (nodes[0], nodes[1], back):
             await node.stop()
 
