@@ -8,7 +8,7 @@ from typing import Final
 import orjson
 
 from quarry_mq.protocol.names import RETRY_PREFIX, retry_topic_name
-from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
+from quarry_mq.protocol.remoting.codes import CONSUME_PASSIVELY, CONSUME_TYPES, RequestCode, ResponseCode
 from quarry_mq.server.delivery.dead_letters import make_internal_topic
 from quarry_mq.server.errors import OverLimit
 from quarry_mq.server.filters import MessageFilter, SqlFilter, TagFilter
@@ -46,7 +46,6 @@ NAME_MAX: Final = 255
 SUBSCRIPTIONS_MAX: Final = 4_096
 """Topics that a group may subscribe to, as by gRPC."""
 
-CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
 STARTS: Final = (
     "CONSUME_FROM_LAST_OFFSET",
@@ -270,7 +269,7 @@ def _heartbeat_of(members: dict[str, Json]) -> Heartbeat:
     if len(subscriptions) > SUBSCRIPTIONS_MAX:
         raise OverLimit("client_topics", f"{len(subscriptions)} subscriptions; {SUBSCRIPTIONS_MAX} are allowed")
     return Heartbeat(
-        member_choice(members, "consumeType", CONSUME_TYPES, "CONSUME_PASSIVELY")[:NAME_MAX],
+        member_choice(members, "consumeType", CONSUME_TYPES, CONSUME_PASSIVELY)[:NAME_MAX],
         member_choice(members, "messageModel", MESSAGE_MODELS, "CLUSTERING")[:NAME_MAX],
         member_choice(members, "consumeFromWhere", STARTS, "CONSUME_FROM_LAST_OFFSET")[:NAME_MAX],
         subscriptions,

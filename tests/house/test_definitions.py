@@ -15,7 +15,6 @@ FORMAT_NAME: Final = re.compile(r"(?=\S*[A-Z%])(?=\S*[_%#])[A-Z0-9_%#]{5,}|__\w+
 """Names that stores and clients know: of topics, groups, properties and headers."""
 
 DEFINED_TWICE: Final = {
-    "CONSUME_PASSIVELY",
     "QUARRY_CONFIG",
     "QUARRY_CONTEXT",
     "QUARRY_CONTEXTS",

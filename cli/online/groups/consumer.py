@@ -17,9 +17,9 @@ from quarry_mq.cli.terminal.output import print_object, print_rows
 from quarry_mq.cli.terminal.text import say, time_text
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.remoting.codes import CONSUME_PASSIVELY
 
 CALL_TIMEOUT_S: Final = 60.0
-PUSHED: Final = "CONSUME_PASSIVELY"
 
 Id = Annotated[
     str, typer.Argument(metavar="ID", help="Client id, as `quarry client list` shows it.", show_default=False)
@@ -41,7 +41,7 @@ def show(client_id: Id, *, group: Group, admin: Admin = ADMIN_DEFAULT, as_json: 
         settings_ms = rows[0].subscription_info.last_update_timestamp.ToMilliseconds()
         fields |= client_fields(rows[0].client_info) | {"settingsAt": time_text(settings_ms)}
     fields |= {
-        "isPushed": info.properties["PROP_CONSUME_TYPE"] == PUSHED,
+        "isPushed": info.properties["PROP_CONSUME_TYPE"] == CONSUME_PASSIVELY,
         "isOrdered": info.properties["PROP_CONSUMEORDERLY"] == "true",
         "subscriptions": {topic: each.expression for topic, each in sorted(info.subscriptions.items())},
     }

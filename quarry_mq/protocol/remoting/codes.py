@@ -1,4 +1,4 @@
-"""Numbers of the remoting protocol: what a request asks for, and how a response ends it.
+"""Numbers and names of the remoting protocol: what a request asks for, and how a response ends it.
 
 Source: `RequestCode` and `ResponseCode` of RocketMQ 5.5.0.
 """
@@ -6,6 +6,14 @@ Source: `RequestCode` and `ResponseCode` of RocketMQ 5.5.0.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
+
+CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
+"""The way of a consumer that pulls messages when its program asks for them."""
+CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
+"""The way of a consumer that hands messages to its program as they come."""
+CONSUME_TYPES: Final = (CONSUME_ACTIVELY, CONSUME_PASSIVELY, "CONSUME_POP")
+"""RocketMQ's ways to consume, in the order of their numbers."""
 
 
 class RequestCode(IntEnum):

@@ -11,6 +11,7 @@ import structlog
 
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as pb
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.remoting.codes import CONSUME_ACTIVELY, CONSUME_PASSIVELY
 from quarry_mq.protocol.times import fill_ms
 from quarry_mq.server.addresses import host_of
 from quarry_mq.server.admin_port.official.edge import ROWS_MAX, Names, cut
@@ -60,10 +61,9 @@ class LiteReaders:
 log = structlog.get_logger(__name__)
 
 _CONSUME_TYPES: Final = {
-    ClientKind.PUSH_CONSUMER: "CONSUME_PASSIVELY",
-    ClientKind.LITE_PUSH_CONSUMER: "CONSUME_PASSIVELY",
+    ClientKind.PUSH_CONSUMER: CONSUME_PASSIVELY,
+    ClientKind.LITE_PUSH_CONSUMER: CONSUME_PASSIVELY,
 }
-_ACTIVELY: Final = "CONSUME_ACTIVELY"
 
 
 @dataclass(slots=True)
@@ -232,7 +232,7 @@ class ClientCalls:
         answer = pb.GetConsumerRunningInfoResponse()
         info = answer.consumer_running_info
         info.properties["PROP_CLIENT_VERSION"] = f"{client.settings.language} {client.settings.version}".strip()
-        info.properties["PROP_CONSUME_TYPE"] = _CONSUME_TYPES.get(client.settings.kind, _ACTIVELY)
+        info.properties["PROP_CONSUME_TYPE"] = _CONSUME_TYPES.get(client.settings.kind, CONSUME_ACTIVELY)
         info.properties["PROP_CONSUMEORDERLY"] = str(group.fifo).lower()
         for topic, expression in _wanted(client, None):
             # a topic whose expression is too long to be kept is there without one
