@@ -45,7 +45,7 @@ structlog.configure(
 
 
 def pytest_collection_finish() -> None:
-    """Leave out the twelve thousand tests, and what they import, from each search for garbage during the run."""
+    """Leave the tests, and what they import, out of each search for garbage during the run."""
     gc.collect()
     gc.freeze()
 

@@ -64,12 +64,12 @@ class RocketMQ:
         self._front, self._names = front, names
         self.names = f"127.0.0.1:{names}"
         self._processes: list[subprocess.Popen[bytes]] = []
-        configuration = directory / "conf"
-        configuration.mkdir()
+        self._configuration = directory / "conf"
+        self._configuration.mkdir()
         _write_tables(store / "config", topic=topic, queues=queues, groups=groups)
-        _write_properties(configuration / "namesrv.conf", {"listenPort": names})
+        _write_properties(self._configuration / "namesrv.conf", {"listenPort": names})
         _write_properties(
-            configuration / "broker.conf",
+            self._configuration / "broker.conf",
             {
                 "brokerClusterName": "DefaultCluster",
                 "brokerName": "rocketmq",
@@ -93,7 +93,7 @@ class RocketMQ:
             "remotingListenPort": remoting,
             **proxy_properties,
         }
-        (configuration / "rmq-proxy.json").write_text(json.dumps(proxy))
+        (self._configuration / "rmq-proxy.json").write_text(json.dumps(proxy))
 
     @property
     def pid(self) -> int:
@@ -109,12 +109,14 @@ class RocketMQ:
 
     def name_server_command(self) -> list[str]:
         """Return the command that runs the name server."""
-        return self._java("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", "namesrv.conf", heap="256m")
+        return self._java(
+            "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", self._configuration / "namesrv.conf", heap="256m"
+        )
 
     def broker_command(self) -> list[str]:
         """Return the command that runs the proxy with the broker inside."""
-        arguments = ("-pm", "local", "-n", self.names, "-bc", "broker.conf", "-pc", "rmq-proxy.json")
-        return self._java("org.apache.rocketmq.proxy.ProxyStartup", *arguments, heap="2g")
+        files = ("-bc", self._configuration / "broker.conf", "-pc", self._configuration / "rmq-proxy.json")
+        return self._java("org.apache.rocketmq.proxy.ProxyStartup", "-pm", "local", "-n", self.names, *files, heap="2g")
 
     @property
     def environment(self) -> dict[str, str]:
@@ -133,13 +135,10 @@ class RocketMQ:
             process.kill()
             process.wait()
 
-    def _java(self, main: str, *arguments: str, heap: str) -> list[str]:
-        """Return the command for a main class; arguments that name a file of the configuration become its path."""
-        conf = self._directory / "conf"
-        words = [str(conf / each) if each.endswith((".conf", ".json")) else each for each in arguments]
+    def _java(self, main: str, *arguments: str | Path, heap: str) -> list[str]:
         # logs go below user.home; the heap is allocated at the start, as RocketMQ's scripts do it
         options = [*JVM, f"-Xms{heap}", f"-Xmx{heap}", f"-Duser.home={self._directory}"]
-        return ["java", *options, "-cp", f"{conf}:{self._class_path}", main, *words]
+        return ["java", *options, "-cp", f"{self._configuration}:{self._class_path}", main, *map(str, arguments)]
 
     def _launch(self, command: list[str]) -> None:
         with (self._directory / f"{len(self._processes)}.out").open("wb") as output:

@@ -10,7 +10,7 @@ from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.doctor.findings import Finding, fault, fine, unknown, warning
 from quarry_mq.cli.online.connection.probe import TIMEOUT_S, is_reached
 from quarry_mq.server.addresses import Address
-from quarry_mq.server.settings.broker_settings import LEFT_OUT_IF_TAKEN, LISTENING, BrokerSettings
+from quarry_mq.server.settings.broker_settings import LISTENING, BrokerSettings
 from quarry_mq.server.settings.sections import OFF
 
 
@@ -45,7 +45,7 @@ def ports(settings: BrokerSettings) -> Iterator[Finding]:
             taken += 1
             seen = f"{name} = {text}: {reason}"
             advice = f"`ss -ltnp` shows the process that has the port; stop it, or set another {name}"
-            if name in LEFT_OUT_IF_TAKEN and not settings.is_set(name):
+            if settings.may_be_left_out(name):
                 yield warning("ports", f"{seen}; the broker starts without it", advice)
             else:
                 yield fault("ports", seen, advice)

@@ -97,11 +97,9 @@ def print_statistics(found: Statistics) -> None:
     _print_topics(found)
     for topic in found.topics if found.wanted.topics else ():
         _print_details(topic)
-    if found.repeated_ids:
-        ids_and_records = [
-            {"topic": each.topic, "repeatedId": each.uniq_key, "records": each.records} for each in found.repeated_ids
-        ]
-        _print_table(ids_and_records)
+    _print_table(
+        [{"topic": each.topic, "repeatedId": each.uniq_key, "records": each.records} for each in found.repeated_ids]
+    )
     _print_lag(found.lag)
 
 

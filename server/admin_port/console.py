@@ -522,7 +522,7 @@ class ConsoleBeside:
 
     def __init__(self, settings: BrokerSettings, tls: LiveTls | None, *, needs_login: bool, clock: Clock) -> None:
         self._network = settings.network
-        self._is_asked_for = settings.is_set("network.console")
+        self._may_be_left_out = settings.may_be_left_out("network.console")
         self._goes_around = settings.console_goes_around
         self._tls = tls
         self._needs_login = needs_login
@@ -561,7 +561,7 @@ class ConsoleBeside:
                 await asyncio.to_thread(thread.stop)
 
     def _do_without(self, error: OSError) -> None:
-        if self._is_asked_for:
+        if not self._may_be_left_out:
             raise OSError(f"network.console: {error}") from error
         log.warning("there is no console", reason=f"{error}: set network.console to another address, or off")
 

@@ -175,18 +175,14 @@ class Remoting:
     async def start(self, tls: LiveTls | None) -> None:
         """Open the ports. One that other machines reach takes TLS alone, unless `network.plain_text` allows more.
 
-        A port that is taken is left out if nobody has set its address. Raises OSError that names the setting if so.
+        A default port that is taken is left out. Raises OSError, which names the setting, if another one is taken.
         """
         if self._front is None:
             return
-        network, remoting = self._settings.network, self._settings.remoting
-        listening = self.listening
-        addresses = {
-            "names_listen": remoting.names_listen,
-            "listen": remoting.listen,
-            "fast_listen": remoting.fast_listen,
-        }
-        for name, address in addresses.items():
+        network, listening = self._settings.network, self.listening
+        for name in ("names_listen", "listen", "fast_listen"):
+            key = f"remoting.{name}"
+            address = self._settings.value_of(key)
             if address == OFF:
                 continue
             is_plain_allowed = is_loopback(address) or network.plain_text == "everywhere"
@@ -197,12 +193,12 @@ class Remoting:
                     plain_too = network.tls == "optional" and is_plain_allowed
                     listening[name] = await self._front.start(address, tls, plain_too=plain_too)
             except OSError as error:
-                if self._settings.is_set(f"remoting.{name}"):
-                    raise OSError(f"remoting.{name}: {error}") from error
-                reason = f"{error}: set remoting.{name} to another address, or off"
+                if not self._settings.may_be_left_out(key):
+                    raise OSError(f"{key}: {error}") from error
+                reason = f"{error}: set {key} to another address, or off"
                 log.warning("a port for remoting clients is left out", reason=reason)
             else:
-                log.info("listening for remoting", address=listening[name], setting=f"remoting.{name}")
+                log.info("listening for remoting", address=listening[name], setting=key)
         self._names.listens_at(listening)
 
     async def stop(self, grace_s: float) -> None:

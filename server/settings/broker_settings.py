@@ -87,8 +87,7 @@ LISTENING: Final = (
 )
 """The settings that name an address where a broker listens."""
 
-LEFT_OUT_IF_TAKEN: Final = frozenset({"network.console", "remoting.listen", "remoting.names_listen"})
-"""A broker leaves out the default ports of these settings if they are taken; a port that is set has to be free."""
+_LEFT_OUT_IF_TAKEN: Final = frozenset({"network.console", "remoting.listen", "remoting.names_listen"})
 
 
 class UnknownOperators(Enum):
@@ -217,6 +216,10 @@ class BrokerSettings(Section):
         """Return whether somebody has set `section.key`, to its default or to another value."""
         section, _, name = key.partition(".")
         return name in getattr(self, section).model_fields_set
+
+    def may_be_left_out(self, key: str) -> bool:
+        """Return whether the broker starts without this port if it is taken. A port that is set has to be free."""
+        return key in _LEFT_OUT_IF_TAKEN and not self.is_set(key)
 
     def source_of(self, key: str) -> str:
         """Return the source of the value of `section.key`: `flags`, `environment`, `file` or `default`."""

@@ -47,7 +47,7 @@ def test_members_find_each_other_through_one_of_them() -> None:
 
 
 def changes_of(node: Node) -> set[tuple[str, str, bool]]:
-    """Kind and name of each change that the node has passed on, and whether it is a deletion."""
+    """Return kind and name of each change that the node has passed on, and whether it is a deletion."""
     return {(row.kind, row.name, row.value is None) for each in node.seen for row in each.changed}
 
 

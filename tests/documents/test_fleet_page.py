@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PAGE: Final = ROOT / "docs" / "migrate-from-rocketmq-clients.md"
 PORTS: Final = (15_000, 15_001, 9876, 10_911)
-"""Of RocketMQ's proxy, its remoting side, its name server and its broker: in a network of the page's own."""
+"""The ports of RocketMQ's proxy, of the proxy's remoting side, of the name server and of the broker."""
 
 RECEIVED: Final = """
 import sys
@@ -37,23 +37,24 @@ print(f"received {len(numbers)} messages, {min(numbers)} to {max(numbers)}, {onc
 """
 
 
-def java(class_path: str, *words: str) -> str:
+def java(class_path: str) -> str:
+    """Return the beginning of a shell command that runs a program of RocketMQ 4."""
     options = ("-XX:TieredStopAtLevel=1", "-Drocketmq.client.logUseSlf4j=true")
-    return shlex.join(("java", *options, "-cp", f"{REMOTING / 'java' / 'src'}:{class_path}", *words))
+    return shlex.join(("java", *options, "-cp", f"{REMOTING / 'java' / 'src'}:{class_path}"))
 
 
 def write_commands(folder: Path, class_path: str, home: Path, servers: dict[str, str]) -> None:
-    """What the page's reader has: RocketMQ's commands, and two programs with a client of RocketMQ 4."""
+    """Write what the reader of the page has: RocketMQ's commands, and two programs with a client of RocketMQ 4."""
     (home / "tools" / "conf").mkdir(parents=True)
     (home / "tools" / "conf" / "logback_tools.xml").write_text(NO_LOGS)
     (home / "received.py").write_text(RECEIVED)
-    send = java(class_path, "-Dfirst=$1", "-Dlast=$2", "Scenarios").replace("'", "")
-    receive = java(class_path, "-Dcount=$1", "Scenarios").replace("'", "")
-    tools = java(class_path, f"-Drocketmq.home.dir={home / 'tools'}", MAIN)
+    program = java(class_path)
+    send = f"{program} -Dfirst=$1 -Dlast=$2 Scenarios $NAMESRV_ADDR orders fleet-send"
+    receive = f"{program} -Dcount=$1 Scenarios $NAMESRV_ADDR orders fleet-receive"
     scripts = {
-        "old-producer": f'{send} $NAMESRV_ADDR orders fleet-send > /dev/null && echo "sent $1 to $(($2 - 1))"',
-        "old-consumer": f"{receive} $NAMESRV_ADDR orders fleet-receive | {sys.executable} {home / 'received.py'}",
-        "mqadmin": f'{tools} "$@"',
+        "old-producer": f'{send} > /dev/null && echo "sent $1 to $(($2 - 1))"',
+        "old-consumer": f"{receive} | {sys.executable} {home / 'received.py'}",
+        "mqadmin": f'{program} -Drocketmq.home.dir={home / "tools"} {MAIN} "$@"',
         "mqshutdown": "\n".join(
             (
                 'case "$1" in broker) main=ProxyStartup ;; *) main=NamesrvStartup ;; esac',

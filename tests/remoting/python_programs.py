@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rocketmq.client import Message, Producer, PullConsumer, PushConsumer  # type: ignore[import-untyped]
-from rocketmq.ffi import MessageModel  # type: ignore[import-untyped]
+from rocketmq.client import Message, Producer, PullConsumer, PushConsumer
+from rocketmq.ffi import MessageModel
 
 WAIT_S = 60.0
 SETTLE_S = 0.5

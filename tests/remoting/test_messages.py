@@ -715,7 +715,7 @@ HEARTBEAT_OF_CPP = (
     b'"messageModel":1,"subscriptionDataSet":[{"subString":"*","subVersion":"1795810797773","topic":"%RETRY%G"},'
     b'{"subString":"odd","subVersion":"1795810797773","topic":"T"}]}]}\n'
 )
-"""As the client for C++ sends it: enumerations by number, a number as text."""
+"""The client for C++ sends such a heartbeat: enumerations by number, a number as text."""
 
 
 def test_a_client_in_cpp_is_understood(serve: Serve) -> None:

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rocketmq import ClientConfiguration, Credentials  # type: ignore[import-untyped]
-from rocketmq.grpc_protocol import FilterType  # type: ignore[import-untyped]
+from rocketmq import ClientConfiguration, Credentials
+from rocketmq.grpc_protocol import FilterType
 
 Line = dict[str, Any]
 FILTER_TYPES = {"tag": FilterType.TAG, "sql": FilterType.SQL}

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from rocketmq.v5.exception import LiteSubscriptionQuotaExceededException  # type: ignore[import-untyped]
+from rocketmq.v5.exception import LiteSubscriptionQuotaExceededException
 
 from tests.e2e.python.line_protocol import Line
 

@@ -6,7 +6,7 @@ import argparse
 import threading
 from collections import Counter
 
-from rocketmq import ConsumeResult, LitePushConsumer, Message, MessageListener  # type: ignore[import-untyped]
+from rocketmq import ConsumeResult, LitePushConsumer, Message, MessageListener
 
 from tests.e2e.python.line_protocol import TLS, configuration, message_line, say, serve
 from tests.e2e.python.lite_line_protocol import subscription_commands

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rocketmq import LiteSimpleConsumer  # type: ignore[import-untyped]
+from rocketmq import LiteSimpleConsumer
 
 from tests.e2e.python.line_protocol import TLS, configuration, say, serve
 from tests.e2e.python.lite_line_protocol import subscription_commands

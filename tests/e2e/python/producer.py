@@ -7,7 +7,7 @@ import base64
 import threading
 from typing import Any, Final
 
-from rocketmq import (  # type: ignore[import-untyped]
+from rocketmq import (
     Message,
     Producer,
     TransactionChecker,

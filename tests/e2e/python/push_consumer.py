@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rocketmq import (  # type: ignore[import-untyped]
+from rocketmq import (
     ConsumeResult,
     FilterExpression,
     Message,

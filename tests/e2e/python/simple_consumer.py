@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from rocketmq import FilterExpression, SimpleConsumer  # type: ignore[import-untyped]
+from rocketmq import FilterExpression, SimpleConsumer
 
 from tests.e2e.python.line_protocol import FILTER_TYPES, TLS, Line, configuration, describe, message_line, say, serve
 
