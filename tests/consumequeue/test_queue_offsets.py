@@ -234,7 +234,8 @@ class OffsetsMachine(RuleBasedStateMachine):
             self.stored.remove(queue)
         for each in [each for each in self.undispatched if each.topic == topic]:
             for queue, offset in offsets_of(each)[1:]:
-                self.skipped[queue] = max(offset + 1, self.skipped.get(queue, 0))
+                # lower than after an earlier deletion if the next offset was dropped from the cache meanwhile
+                self.skipped[queue] = offset + 1
         self.undispatched = [each for each in self.undispatched if each.topic != topic]
         if compared:
             self.ask(QUEUES, at_once=False)
