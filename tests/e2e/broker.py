@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -43,6 +44,10 @@ DELIVERED_TIMEOUT_S: Final = 180.0
 """Seconds a test waits for messages. Clients ask for routes every 30 s, and what was in an answer that a client on a
 busy machine gave up comes again after its invisible time, 60 s. Only a failing test waits this long.
 """
+
+
+_one_command = threading.Lock()
+"""A command in this process has sys.stdout and os.environ to itself, so tests with threads run one at a time."""
 
 
 def until(condition: Callable[[], bool], what: str, *, timeout_s: float = SETTLE_TIMEOUT_S) -> None:
@@ -229,7 +234,8 @@ class Broker:
         """
         words = [*arguments, "--admin", self.admin]
         exported = {name: None for name in os.environ if name.startswith("QUARRY_")}
-        done = CliRunner().invoke(app, words, env=exported)
+        with _one_command:
+            done = CliRunner().invoke(app, words, env=exported)
         assert done.exit_code == 0, f"quarry {' '.join(words)}: {done.output} {done.exception!r}"
         assert_documented(words, done.stdout)
         return done.stdout
