@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 from aiohttp import hdrs, web
@@ -46,6 +46,9 @@ TYPES: Final = {
 
 NOT_COMPRESSED: Final = (".png", ".ico", ".woff2")
 
+KEPT: Final = "public, max-age=31536000, immutable"
+"""What browsers are told about files whose address changes with their contents."""
+
 
 @dataclass(frozen=True, slots=True)
 class StaticFile:
@@ -57,20 +60,35 @@ class StaticFile:
     zipped: bytes | None
 
 
-def read_static_files(folder: Path = FOLDER) -> dict[str, StaticFile]:
-    """Read the files below `folder`, by their relative path with `/`. Raises OSError."""
-    return {
-        path.relative_to(folder).as_posix(): _read(path)
+class StaticFiles(NamedTuple):
+    """The files of the pages, by their relative path with `/`, and a digest of all of them.
+
+    The index page asks for files below `/static/VERSION/`, and modules name each other by relative paths. So a browser
+    keeps a file without asking again, and a page never gets a module of another version from its cache.
+    """
+
+    version: str
+    by_path: dict[str, StaticFile]
+
+
+def read_static_files(folder: Path = FOLDER) -> StaticFiles:
+    """Read the files below `folder`. Raises OSError."""
+    found = {
+        path.relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.suffix in TYPES
     }
+    version = sha256(b"".join(sha256(path.encode() + b"\0" + plain).digest() for path, plain in found.items()))
+    name = version.hexdigest()[:16]
+    found[INDEX] = found[INDEX].replace(b'"/static/', f'"/static/{name}/'.encode())
+    return StaticFiles(name, {path: _static_file(path, plain) for path, plain in found.items()})
 
 
-def _read(path: Path) -> StaticFile:
-    plain = path.read_bytes()
-    zipped = None if path.suffix in NOT_COMPRESSED else gzip.compress(plain, mtime=0)
+def _static_file(path: str, plain: bytes) -> StaticFile:
+    suffix = Path(path).suffix
+    zipped = None if suffix in NOT_COMPRESSED else gzip.compress(plain, mtime=0)
     return StaticFile(
-        content_type=TYPES[path.suffix],
+        content_type=TYPES[suffix],
         etag=sha256(plain).hexdigest()[:32],
         plain=plain,
         zipped=zipped if zipped is not None and len(zipped) < len(plain) else None,
@@ -161,9 +179,7 @@ class Console:
 
     connections: Connections
 
-    def __init__(
-        self, port: AdminPort, files: dict[str, StaticFile], rules: Rules, *, version: str, clock: Clock
-    ) -> None:
+    def __init__(self, port: AdminPort, files: StaticFiles, rules: Rules, *, version: str, clock: Clock) -> None:
         self._port = port
         self._files = files
         self._rules = rules
@@ -181,7 +197,7 @@ class Console:
         application.add_routes(
             [
                 web.get("/", self._index),
-                web.get("/static/{path:.+}", self._static),
+                web.get("/static/{version}/{path:.+}", self._static),
                 web.get("/api/session", self._get_session),
                 web.post("/api/session", self._log_in),
                 web.delete("/api/session", self._log_out),
@@ -386,19 +402,20 @@ class Console:
     # -- files
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
-        return self._file(request, INDEX)
+        return self._file(request, INDEX, caching="no-cache")
 
     async def _static(self, request: web.Request) -> web.StreamResponse:
-        return self._file(request, request.match_info["path"])
+        # a page that another version sent, before an upgrade or from another member, gets what is here, and asks again
+        is_ours = request.match_info["version"] == self._files.version
+        return self._file(request, request.match_info["path"], caching=KEPT if is_ours else "no-cache")
 
-    def _file(self, request: web.Request, path: str) -> web.Response:
-        file = self._files.get(path)
+    def _file(self, request: web.Request, path: str, *, caching: str) -> web.Response:
+        file = self._files.by_path.get(path)
         if file is None:
             raise CallFailed("NOT_FOUND", "no such file")
         is_zipped = file.zipped is not None and "gzip" in request.headers.get(hdrs.ACCEPT_ENCODING, "")
         etag = f"{file.etag}-gzip" if is_zipped else file.etag
-        # browsers ask again each time, or a page of the old version would load modules of the new one
-        headers = {hdrs.CACHE_CONTROL: "no-cache", hdrs.ETAG: f'"{etag}"', hdrs.VARY: hdrs.ACCEPT_ENCODING}
+        headers = {hdrs.CACHE_CONTROL: caching, hdrs.ETAG: f'"{etag}"', hdrs.VARY: hdrs.ACCEPT_ENCODING}
         if any(each.value in {etag, "*"} for each in request.if_none_match or ()):
             return web.Response(status=HTTPStatus.NOT_MODIFIED, headers=headers)
         headers[hdrs.CONTENT_TYPE] = file.content_type

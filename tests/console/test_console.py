@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +17,7 @@ import pytest
 
 from quarry_mq.cli.online.connection.messaging import messaging_port
 from quarry_mq.client.requests import OutgoingMessage
-from quarry_mq.server.console.application import FOLDER
+from quarry_mq.server.console.application import FOLDER, read_static_files
 from tests.console.browser import JSON, Browser, broker_with_console
 from tests.e2e.broker import Broker
 
@@ -45,21 +47,57 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         broker.close()
 
 
+def version_in(page: bytes) -> str:
+    """Return the part of the addresses of files that changes with their contents."""
+    (version,) = set(re.findall(r'"/static/(\w+)/', page.decode()))
+    return str(version)
+
+
+def index_of(version: str) -> bytes:
+    return (FOLDER / "index.html").read_bytes().replace(b"/static/", f"/static/{version}/".encode())
+
+
 def test_the_page_and_its_files_are_there(place: Place) -> None:
     page = place.browser.get("/")
     assert page.status == 200
     assert page.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert page.body == (FOLDER / "index.html").read_bytes()
-    for path in FOLDER.rglob("*"):
+    version = version_in(page.body)
+    assert page.body == index_of(version)
+    for path in set(FOLDER.rglob("*")) - {FOLDER / "index.html"}:
         if path.is_file():
-            answer = place.browser.get(f"/static/{path.relative_to(FOLDER).as_posix()}")
+            answer = place.browser.get(f"/static/{version}/{path.relative_to(FOLDER).as_posix()}")
             assert answer.body == path.read_bytes()
+            assert answer.headers["Cache-Control"] == "public, max-age=31536000, immutable"
+
+
+def test_a_page_of_another_version_gets_files_and_asks_again(place: Place) -> None:
+    for version in ("0123456789abcdef", "x"):
+        answer = place.browser.get(f"/static/{version}/app.js")
+        assert answer.body == (FOLDER / "app.js").read_bytes()
+        assert answer.headers["Cache-Control"] == "no-cache"
+
+
+def test_a_changed_file_changes_the_addresses_of_all(tmp_path: Path) -> None:
+    folder = tmp_path / "static"
+    shutil.copytree(FOLDER, folder)
+    before = read_static_files(folder)
+    (folder / "table.js").write_bytes((folder / "table.js").read_bytes() + b"// changed\n")
+    after = read_static_files(folder)
+    assert after.version != before.version
+    assert version_in(after.by_path["index.html"].plain) == after.version
+
+
+def test_modules_are_named_by_relative_paths() -> None:
+    """An absolute path would leave the folder that has the version in its name."""
+    for path in FOLDER.rglob("*"):
+        if path.suffix in {".js", ".css"}:
+            assert "/static/" not in path.read_text(), path
 
 
 def test_files_are_asked_for_again_and_not_sent_again(place: Place) -> None:
     first = place.browser.get("/", Accept_Encoding="gzip")
     assert first.headers["Content-Encoding"] == "gzip"
-    assert gzip.decompress(first.body) == (FOLDER / "index.html").read_bytes()
+    assert gzip.decompress(first.body) == index_of(version_in(gzip.decompress(first.body)))
     assert first.headers["Cache-Control"] == "no-cache"
     assert first.headers["Vary"] == "Accept-Encoding"
     again = place.browser.get("/", Accept_Encoding="gzip", If_None_Match=first.headers["ETag"])
@@ -68,7 +106,7 @@ def test_files_are_asked_for_again_and_not_sent_again(place: Place) -> None:
     assert place.browser.get("/").headers["ETag"] != first.headers["ETag"], "other bytes have another name"
 
 
-@pytest.mark.parametrize("path", ["/", "/static/nothing", "/api/session", "/nothing"])
+@pytest.mark.parametrize("path", ["/", "/static/nothing", "/static/x/nothing", "/api/session", "/nothing"])
 def test_every_answer_has_the_headers_that_protect(path: str, place: Place) -> None:
     headers = place.browser.get(path).headers
     policy = headers["Content-Security-Policy"]

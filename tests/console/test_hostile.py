@@ -133,6 +133,9 @@ def test_where_users_log_in_any_name_will_do(place: Place) -> None:
     "path",
     [
         "/static/../application.py",
+        "/static/x/../../application.py",
+        "/static/x/..%2f..%2fapplication.py",
+        "/static/x//etc/passwd",
         "/static/..%2fapplication.py",
         "/static/%2e%2e/application.py",
         "/static//etc/passwd",

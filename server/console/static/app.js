@@ -91,6 +91,13 @@ function foldNav(isOpen) {
   menu.setAttribute("aria-expanded", String(isOpen));
 }
 
+// The module of a page, as its address names it. Nothing is loaded where there is no such page.
+function pageOf(route) {
+  const [first = "", ...more] = route.path;
+  const page = PAGES.find(([path]) => path === first);
+  return { page, load: () => import(`./page_${(more.length && DETAILS[first]) || page[2]}.js`) };
+}
+
 async function show() {
   const hash = location.hash;
   if (hash === "#main") return;
@@ -103,13 +110,12 @@ async function show() {
     await showLogin(own);
     return;
   }
-  const page = PAGES.find(([path]) => path === first);
+  const { page, load } = pageOf(route);
   showNav(current());
   foldNav(false);
   try {
     if (!page) throw new Error(`there is no page ${first}`);
-    const name = (route.path.length > 1 && DETAILS[first]) || page[2];
-    const module = await import(`./page_${name}.js`).catch(notLoaded);
+    const module = await load().catch(notLoaded);
     if (view !== own) return;
     main.replaceChildren(own.root);
     await module.show(own);
@@ -259,6 +265,9 @@ window.addEventListener("hashchange", show);
 window.addEventListener("theme", () => document.querySelector(".theme")?.replaceWith(themeButton()));
 
 try {
+  // the page is loaded while the session is asked for; `show` tells what fails
+  const { page, load } = pageOf(routeOf(location.hash));
+  if (page) load().catch(() => {});
   await begin();
   await show();
 } catch (error) {
