@@ -47,7 +47,7 @@ TYPES: Final = {
 NOT_COMPRESSED: Final = (".png", ".ico", ".woff2")
 
 KEPT: Final = "public, max-age=31536000, immutable"
-"""What browsers are told about files whose address changes with their contents."""
+"""Browsers keep a file for a year, and do not ask for it again: its address changes with its contents."""
 
 
 @dataclass(frozen=True, slots=True)

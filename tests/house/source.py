@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -60,7 +61,14 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 @cache
 def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), filename=str(path))
+    """Parse a file. Searches for garbage leave its nodes out: with a million of them most of the time went there."""
+    gc.disable()
+    try:
+        parsed = ast.parse(path.read_text(), filename=str(path))
+        gc.freeze()
+    finally:
+        gc.enable()
+    return parsed
 
 
 @cache
