@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import structlog
@@ -48,6 +49,13 @@ def pytest_collection_finish() -> None:
     """Leave the tests, and what they import, out of each search for garbage during the run."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def on_disk() -> Iterator[Path]:
+    """A folder for tests that are about a disk: `make test` lets `tmp_path` lie in memory, which has no page cache."""
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 def _stats(root: Path) -> dict[str, tuple[int, int]]:

@@ -53,6 +53,7 @@ def eventually(condition: Callable[[], bool]) -> None:
         sleep(0.1)
 
 
+@pytest.mark.slow
 def test_there_is_something_to_see_in_every_view(addresses: Addresses) -> None:
     with AdminClient(Endpoint(addresses.admin)) as admin:
 

@@ -74,12 +74,12 @@ def test_a_folder_of_the_root_file_system_is_no_volume(
 
 
 @needs_root
-def test_a_volume_is_fit_and_what_it_is_is_said(tmp_path: Path) -> None:
-    done = run(tmp_path, under=mounting(f"mount --bind {tmp_path} {tmp_path}"))
+def test_a_volume_is_fit_and_what_it_is_is_said(on_disk: Path) -> None:
+    done = run(on_disk, under=mounting(f"mount --bind {on_disk} {on_disk}"))
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"{tmp_path}: " in done.stdout
+    assert f"{on_disk}: " in done.stdout
     assert "GiB free" in done.stdout
-    assert not list(tmp_path.iterdir())
+    assert not list(on_disk.iterdir())
 
 
 @needs_root
@@ -89,8 +89,8 @@ def test_a_folder_in_memory_is_refused(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_a_volume_that_is_mounted_for_reading_is_refused(tmp_path: Path) -> None:
-    done = run(tmp_path, under=mounting(f"mount --bind {tmp_path} {tmp_path} && mount -o remount,bind,ro {tmp_path}"))
+def test_a_volume_that_is_mounted_for_reading_is_refused(on_disk: Path) -> None:
+    done = run(on_disk, under=mounting(f"mount --bind {on_disk} {on_disk} && mount -o remount,bind,ro {on_disk}"))
     assert "Read-only file system" in refusal(done)
 
 

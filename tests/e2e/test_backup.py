@@ -67,7 +67,8 @@ def points_of(broker: Broker) -> list[Path]:
     return sorted(folder.iterdir()) if folder.exists() else []
 
 
-@pytest.mark.parametrize("durability", ["sync", pytest.param("async", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("durability", ["sync", "async"])
 def test_a_live_backup_is_one_point_in_time(tmp_path: Path, start_broker: StartBroker, durability: str) -> None:
     broker = start_broker(settings={**SMALL_SEGMENTS, "store.durability": durability})
     backups, early, acked = tmp_path / "backups", tmp_path / "early", tmp_path / "acked"

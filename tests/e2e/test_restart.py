@@ -96,6 +96,7 @@ def test_acknowledged_messages_do_not_come_back_and_no_message_is_lost(
     assert Counter(each.content() for each in billing) == Counter(map(content_of, unread))
 
 
+@pytest.mark.slow
 def test_a_broker_restarts_in_good_order_while_clients_are_connected(broker: Broker, clients: Clients) -> None:
     producer = clients.producer(TOPIC)
     consumer = clients.simple_consumer(TOPIC, group="billing", await_s=1)
@@ -124,6 +125,7 @@ def test_a_broker_restarts_in_good_order_while_clients_are_connected(broker: Bro
     broker.stop()
 
 
+@pytest.mark.slow
 def test_a_second_broker_on_the_same_store_is_refused(broker: Broker, clients: Clients) -> None:
     second = Broker(broker.store, logs=broker.store.parent / "second")
 
@@ -146,6 +148,7 @@ def test_a_second_broker_on_the_same_store_is_refused(broker: Broker, clients: C
     assert [each.body for each in clients.simple_consumer(TOPIC, group="billing").receive()] == [b"order 0"]
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_named(broker: Broker) -> None:
     second = Broker(broker.store.parent / "other", logs=broker.store.parent / "second")
     second.endpoint = broker.endpoint

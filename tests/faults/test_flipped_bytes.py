@@ -118,7 +118,7 @@ def heads_in(log: Path) -> Iterator[int]:
         at += HEAD.size + length
 
 
-@pytest.mark.parametrize("database", ["quarry", "consumequeue_rocksdb"])
+@pytest.mark.parametrize("database", ["quarry", pytest.param("consumequeue_rocksdb", marks=pytest.mark.slow)])
 def test_every_head_in_a_manifest(image: Image, tmp_path: Path, database: str) -> None:
     """RocksDB takes a record that reaches over the end for torn, and forgets the tables named from there on.
 

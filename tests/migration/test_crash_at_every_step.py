@@ -191,7 +191,7 @@ def test_places_that_once_broke_a_promise(seed: int, step: int, durability: Dura
         crash_at(seed, found, durability, CodePath.APPEND)
 
 
-@pytest.mark.parametrize("durability", list(Durability))
+@pytest.mark.parametrize("durability", [Durability.ASYNC, pytest.param(Durability.SYNC, marks=pytest.mark.slow)])
 def test_a_crash_now_and_then_in_a_migration_breaks_no_promise(durability: Durability) -> None:
     for turn, code_path in enumerate(CODE_PATHS):
         end = steps_of(0, durability, code_path) + 2

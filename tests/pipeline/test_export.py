@@ -43,7 +43,8 @@ def run(spark: SparkSession, tmp_path: Path) -> Callable[..., Exported]:
     return run_it
 
 
-@pytest.mark.parametrize("name", golden.HALF_SLOW)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", golden.NAMES)
 def test_what_is_read_back_is_what_rocketmqs_decoder_reads(
     run: Callable[..., Exported], golden_store: GoldenStore, tmp_path: Path, name: str
 ) -> None:

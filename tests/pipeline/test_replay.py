@@ -58,7 +58,8 @@ def originals(root: Path, topic: str) -> dict[str, Row]:
     }
 
 
-@pytest.mark.parametrize("keeps_compressed", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("keeps_compressed", [False, True])
 def test_copies_are_what_was_sent_and_say_where_they_come_from(
     spark: SparkSession, broker: Broker, golden_store: GoldenStore, keeps_compressed: bool
 ) -> None:

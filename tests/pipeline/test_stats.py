@@ -39,7 +39,8 @@ def by_hand(records: list[dict[str, Any]], *fields: str) -> Counter[Any]:
     return Counter(tuple(record[field] for field in fields) for record in records)
 
 
-@pytest.mark.parametrize("name", ["rocks-clean", pytest.param("file-kill", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rocks-clean", "file-kill"])
 def test_stats_are_those_of_rocketmq_s_own_decoder(spark: SparkSession, golden_store: GoldenStore, name: str) -> None:
     folder = golden_store(name)
     records = [record for record in golden.records(folder) if "topic" in record]

@@ -73,6 +73,7 @@ def test_a_fault_is_found_as_quarry_verify_finds_it(spark: SparkSession, store: 
     assert (report.counts, report.notes) == (expected.counts, expected.notes)
 
 
+@pytest.mark.slow
 def test_many_faults_at_once_go_to_parquet_and_the_first_ones_are_told(
     spark: SparkSession, store: Path, tmp_path: Path
 ) -> None:

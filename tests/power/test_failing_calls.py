@@ -81,9 +81,14 @@ def test_a_failed_flush_is_final_under_async(tmp_path: Path, make_broker: MakeBr
 
 @pytest.mark.parametrize(
     ("call", "error", "on_directory"),
-    [("ftruncate", "EIO", False), ("fallocate", "ENOSPC", False), ("fallocate", "EIO", False), ("fsync", "EIO", False),
-     ("fsync", "EIO", True)],
-)  # fmt: skip
+    [
+        ("fallocate", "ENOSPC", False),
+        ("fsync", "EIO", True),
+        pytest.param("ftruncate", "EIO", False, marks=pytest.mark.slow),
+        pytest.param("fallocate", "EIO", False, marks=pytest.mark.slow),
+        pytest.param("fsync", "EIO", False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_segment_that_cannot_be_made_refuses_sends_until_it_can(
     call: str, error: str, on_directory: bool, broker: Broker, tmp_path: Path
 ) -> None:
