@@ -16,7 +16,7 @@ RELEASE_ARGS ?=
 # a third of the time tests wait for servers of their own; more than four would wait for the same disk
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(4, (os.cpu_count() or 1) * 3 // 2))')
 # tests start thousands of brokers, each of which waits for its disk, so their stores lie in memory where it is large
-# enough. What is about real disks is in test-slow
+# enough. Tests that are about a disk use the fixture `on_disk`
 SCRATCH ?= $(shell $(PYTHON) -c 'import os; s = os.statvfs("/dev/shm"); print("/dev/shm" if s.f_bavail * s.f_frsize > 8 << 30 and not s.f_flag & os.ST_NOEXEC else "")' 2>/dev/null)
 # uv takes a tenth of pip's time. pip is there for machines on which uv does not reach the package index: it reads pip.conf
 define INSTALL

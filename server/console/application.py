@@ -46,7 +46,7 @@ TYPES: Final = {
 
 NOT_COMPRESSED: Final = (".png", ".ico", ".woff2")
 
-KEPT: Final = "public, max-age=31536000, immutable"
+IMMUTABLE: Final = "public, max-age=31536000, immutable"
 """Browsers keep a file for a year, and do not ask for it again: its address changes with its contents."""
 
 
@@ -63,11 +63,11 @@ class StaticFile:
 class StaticFiles(NamedTuple):
     """The files of the pages, by their relative path with `/`, and a digest of all of them.
 
-    The index page asks for files below `/static/VERSION/`, and modules name each other by relative paths. So a browser
+    The index page asks for files below `/static/DIGEST/`, and modules name each other by relative paths. So a browser
     keeps a file without asking again, and a page never gets a module of another version from its cache.
     """
 
-    version: str
+    digest: str
     by_path: dict[str, StaticFile]
 
 
@@ -78,10 +78,10 @@ def read_static_files(folder: Path = FOLDER) -> StaticFiles:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.suffix in TYPES
     }
-    version = sha256(b"".join(sha256(path.encode() + b"\0" + plain).digest() for path, plain in found.items()))
-    name = version.hexdigest()[:16]
-    found[INDEX] = found[INDEX].replace(b'"/static/', f'"/static/{name}/'.encode())
-    return StaticFiles(name, {path: _static_file(path, plain) for path, plain in found.items()})
+    of_each = b"".join(sha256(path.encode() + b"\0" + plain).digest() for path, plain in found.items())
+    digest = sha256(of_each).hexdigest()[:16]
+    found[INDEX] = found[INDEX].replace(b'"/static/', f'"/static/{digest}/'.encode())
+    return StaticFiles(digest, {path: _static_file(path, plain) for path, plain in found.items()})
 
 
 def _static_file(path: str, plain: bytes) -> StaticFile:
@@ -197,7 +197,7 @@ class Console:
         application.add_routes(
             [
                 web.get("/", self._index),
-                web.get("/static/{version}/{path:.+}", self._static),
+                web.get("/static/{digest}/{path:.+}", self._static),
                 web.get("/api/session", self._get_session),
                 web.post("/api/session", self._log_in),
                 web.delete("/api/session", self._log_out),
@@ -402,19 +402,21 @@ class Console:
     # -- files
 
     async def _index(self, request: web.Request) -> web.StreamResponse:
-        return self._file(request, INDEX, caching="no-cache")
+        return self._file(request, INDEX, is_immutable=False)
 
     async def _static(self, request: web.Request) -> web.StreamResponse:
-        # a page that another version sent, before an upgrade or from another member, gets what is here, and asks again
-        is_ours = request.match_info["version"] == self._files.version
-        return self._file(request, request.match_info["path"], caching=KEPT if is_ours else "no-cache")
+        # a page of another version, from before an upgrade or from another member, gets this version's file, and may
+        # not keep it
+        is_ours = request.match_info["digest"] == self._files.digest
+        return self._file(request, request.match_info["path"], is_immutable=is_ours)
 
-    def _file(self, request: web.Request, path: str, *, caching: str) -> web.Response:
+    def _file(self, request: web.Request, path: str, *, is_immutable: bool) -> web.Response:
         file = self._files.by_path.get(path)
         if file is None:
             raise CallFailed("NOT_FOUND", "no such file")
         is_zipped = file.zipped is not None and "gzip" in request.headers.get(hdrs.ACCEPT_ENCODING, "")
         etag = f"{file.etag}-gzip" if is_zipped else file.etag
+        caching = IMMUTABLE if is_immutable else "no-cache"
         headers = {hdrs.CACHE_CONTROL: caching, hdrs.ETAG: f'"{etag}"', hdrs.VARY: hdrs.ACCEPT_ENCODING}
         if any(each.value in {etag, "*"} for each in request.if_none_match or ()):
             return web.Response(status=HTTPStatus.NOT_MODIFIED, headers=headers)

@@ -47,32 +47,32 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         broker.close()
 
 
-def version_in(page: bytes) -> str:
+def digest_in(page: bytes) -> str:
     """Return the part of the addresses of files that changes with their contents."""
-    (version,) = set(re.findall(r'"/static/(\w+)/', page.decode()))
-    return str(version)
+    (digest,) = set(re.findall(r'"/static/(\w+)/', page.decode()))
+    return str(digest)
 
 
-def index_of(version: str) -> bytes:
-    return (FOLDER / "index.html").read_bytes().replace(b"/static/", f"/static/{version}/".encode())
+def index_with(digest: str) -> bytes:
+    return (FOLDER / "index.html").read_bytes().replace(b"/static/", f"/static/{digest}/".encode())
 
 
 def test_the_page_and_its_files_are_there(place: Place) -> None:
     page = place.browser.get("/")
     assert page.status == 200
     assert page.headers["Content-Type"] == "text/html; charset=utf-8"
-    version = version_in(page.body)
-    assert page.body == index_of(version)
+    digest = digest_in(page.body)
+    assert page.body == index_with(digest)
     for path in set(FOLDER.rglob("*")) - {FOLDER / "index.html"}:
         if path.is_file():
-            answer = place.browser.get(f"/static/{version}/{path.relative_to(FOLDER).as_posix()}")
+            answer = place.browser.get(f"/static/{digest}/{path.relative_to(FOLDER).as_posix()}")
             assert answer.body == path.read_bytes()
             assert answer.headers["Cache-Control"] == "public, max-age=31536000, immutable"
 
 
 def test_a_page_of_another_version_gets_files_and_asks_again(place: Place) -> None:
-    for version in ("0123456789abcdef", "x"):
-        answer = place.browser.get(f"/static/{version}/app.js")
+    for digest in ("0123456789abcdef", "x"):
+        answer = place.browser.get(f"/static/{digest}/app.js")
         assert answer.body == (FOLDER / "app.js").read_bytes()
         assert answer.headers["Cache-Control"] == "no-cache"
 
@@ -83,12 +83,12 @@ def test_a_changed_file_changes_the_addresses_of_all(tmp_path: Path) -> None:
     before = read_static_files(folder)
     (folder / "table.js").write_bytes((folder / "table.js").read_bytes() + b"// changed\n")
     after = read_static_files(folder)
-    assert after.version != before.version
-    assert version_in(after.by_path["index.html"].plain) == after.version
+    assert after.digest != before.digest
+    assert digest_in(after.by_path["index.html"].plain) == after.digest
 
 
 def test_modules_are_named_by_relative_paths() -> None:
-    """An absolute path would leave the folder that has the version in its name."""
+    """An absolute path would leave the folder that has the digest in its name."""
     for path in FOLDER.rglob("*"):
         if path.suffix in {".js", ".css"}:
             assert "/static/" not in path.read_text(), path
@@ -97,7 +97,7 @@ def test_modules_are_named_by_relative_paths() -> None:
 def test_files_are_asked_for_again_and_not_sent_again(place: Place) -> None:
     first = place.browser.get("/", Accept_Encoding="gzip")
     assert first.headers["Content-Encoding"] == "gzip"
-    assert gzip.decompress(first.body) == index_of(version_in(gzip.decompress(first.body)))
+    assert gzip.decompress(first.body) == index_with(digest_in(gzip.decompress(first.body)))
     assert first.headers["Cache-Control"] == "no-cache"
     assert first.headers["Vary"] == "Accept-Encoding"
     again = place.browser.get("/", Accept_Encoding="gzip", If_None_Match=first.headers["ETag"])

@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import ModuleType
 
 import pytest
@@ -95,12 +94,10 @@ def test_a_volume_that_is_mounted_for_reading_is_refused(on_disk: Path) -> None:
 
 
 @needs_root
-def test_a_volume_of_somebody_else_is_refused_with_its_owner() -> None:
+def test_a_volume_of_somebody_else_is_refused_with_its_owner(on_disk: Path) -> None:
     stranger = ("setpriv", "--reuid", str(STRANGER), "--regid", str(STRANGER), "--clear-groups")
-    with TemporaryDirectory() as folder:  # pytest's own ones are in a folder that strangers may not enter
-        volume = Path(folder)
-        volume.chmod(0o755)
-        done = run(volume, under=(*mounting(f"mount --bind {volume} {volume}"), *stranger))
+    on_disk.chmod(0o755)  # pytest's own folders lie in one that strangers may not enter
+    done = run(on_disk, under=(*mounting(f"mount --bind {on_disk} {on_disk}"), *stranger))
     words = refusal(done)
     assert f"user {STRANGER} of group {STRANGER} cannot write here" in words
     assert "it belongs to user 0 and group 0, mode 755" in words

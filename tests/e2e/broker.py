@@ -47,7 +47,7 @@ busy machine gave up comes again after its invisible time, 60 s. Only a failing 
 
 
 _one_command = threading.Lock()
-"""A command in this process has sys.stdout and os.environ to itself, so tests with threads run one at a time."""
+"""A command in this process has sys.stdout and os.environ to itself, so commands of several threads take turns."""
 
 
 def until(condition: Callable[[], bool], what: str, *, timeout_s: float = SETTLE_TIMEOUT_S) -> None:

@@ -91,7 +91,7 @@ function foldNav(isOpen) {
   menu.setAttribute("aria-expanded", String(isOpen));
 }
 
-// The module of a page, as its address names it. Nothing is loaded where there is no such page.
+// Finds the page that an address names, and how to load its module. `load` may be called only if there is such a page.
 function pageOf(route) {
   const [first = "", ...more] = route.path;
   const page = PAGES.find(([path]) => path === first);
