@@ -17,7 +17,7 @@ import pytest
 
 from quarry_mq.store.fs import hold_descriptors
 from quarry_mq.store.fs.posix import RESERVE, PosixDisk
-from tests.descriptors import starved
+from tests.descriptors import in_own_process, starved
 from tests.fs.test_page_cache import cached
 
 SIZE = 64 * 1024
@@ -273,6 +273,7 @@ def test_the_page_cache_is_dropped_and_filled_from_the_device(tmp_path: Path) ->
     assert HUGE // 2 // mmap.PAGESIZE in cached(path), "read again"
 
 
+@in_own_process
 def test_the_store_writes_its_small_files_when_all_descriptors_are_in_use(tmp_path: Path) -> None:
     disk = PosixDisk()
     checkpoint = tmp_path / "checkpoint"

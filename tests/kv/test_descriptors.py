@@ -11,7 +11,7 @@ import pytest
 
 from quarry_mq.kv import EngineStarved, FamilyOptions, KeyRange, RocksEngine
 from quarry_mq.kv.rocks_directory import SHARE_MIN, descriptor_share, require_descriptors
-from tests.descriptors import starved
+from tests.descriptors import in_own_process, starved
 
 FAMILIES = {name: FamilyOptions(memtable_bytes=64 * 1024) for name in ("default", "first")}
 ALL = KeyRange(b"", None)
@@ -24,6 +24,7 @@ def put(engine: RocksEngine, number: int) -> None:
 
 
 @pytest.mark.parametrize("write_ahead_log", [True, False])
+@in_own_process
 def test_a_flush_without_descriptors_is_refused_and_succeeds_later(tmp_path: Path, *, write_ahead_log: bool) -> None:
     engine = RocksEngine.open(tmp_path / "db", FAMILIES, create=True, write_ahead_log=write_ahead_log)
     put(engine, 1)
@@ -38,6 +39,7 @@ def test_a_flush_without_descriptors_is_refused_and_succeeds_later(tmp_path: Pat
 
 
 @pytest.mark.parametrize("write_ahead_log", [True, False])
+@in_own_process
 def test_writes_are_refused_before_a_full_memtable_meets_no_descriptor(
     tmp_path: Path, *, write_ahead_log: bool
 ) -> None:
@@ -70,6 +72,7 @@ def test_a_part_of_the_descriptors_is_bounded_on_both_sides() -> None:
     ]
 
 
+@in_own_process
 def test_descriptors_that_were_asked_for_are_given_back() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     require_descriptors(20)
