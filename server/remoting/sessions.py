@@ -76,7 +76,12 @@ Members = dict[RemotingConnection, ClientInfo]
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """The remoting consumers of one group. All of them should say the same; the latest heartbeat counts."""
+    """The remoting consumers of one group. All of them should say the same.
+
+    The latest heartbeat counts, and of each topic the subscription with the highest version, as in RocketMQ. A client
+    takes a new version whenever its queues change, and all clients of the group pull with their own version. So the
+    later heartbeat of a client whose queues have stayed the same must not take a version back.
+    """
 
     heartbeat: Heartbeat
     members: Members = field(default_factory=dict)
@@ -150,7 +155,8 @@ class RemotingSessions:
             if known is not None and self._attach_consumer(connection, group, known, client):
                 self._notify(group, known)
             return
-        before = {} if known is None else known.heartbeat.subscriptions
+        before: Mapping[str, Subscription] = {} if known is None else known.heartbeat.subscriptions
+        heartbeat = heartbeat._replace(subscriptions=_newest(before, heartbeat.subscriptions))
         grown = len(heartbeat.subscriptions) - len(before)
         if grown > 0 and self._subscriptions + grown > self._topics_max():
             raise OverLimit("client_topics", f"all clients together already have {self._subscriptions} subscriptions")
@@ -324,6 +330,11 @@ class RemotingSessions:
 
 def _size_of(subscriptions: Mapping[str, Subscription]) -> int:
     return sum(len(topic) + len(each.expression) + len(each.expression_type) for topic, each in subscriptions.items())
+
+
+def _newest(before: Mapping[str, Subscription], now: Mapping[str, Subscription]) -> Mapping[str, Subscription]:
+    """Return the subscriptions to the topics of `now`, each with the higher of its two versions."""
+    return {topic: max(each, before.get(topic, each), key=lambda it: it.version) for topic, each in now.items()}
 
 
 def _without_versions(heartbeat: Heartbeat) -> Mapping[str, tuple[str, str]]:

@@ -165,7 +165,12 @@ def pull_fields(topic: str, offset: int, queue: int = 0, **terms: Any) -> dict[s
 
 def heartbeat_body(client_id: str, group: str, *topics: str, **terms: Any) -> bytes:
     subscriptions = [
-        {"topic": topic, "subString": terms.get("expression", "*"), "expressionType": "TAG", "subVersion": 1}
+        {
+            "topic": topic,
+            "subString": terms.get("expression", "*"),
+            "expressionType": "TAG",
+            "subVersion": terms.get("version", 1),
+        }
         for topic in topics
     ]
     consumer = {

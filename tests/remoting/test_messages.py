@@ -250,6 +250,25 @@ def test_a_registered_subscription_is_used_by_pulls_without_one(serve: Serve) ->
     serve(test)
 
 
+def test_the_newest_subscription_of_a_group_counts(serve: Serve) -> None:
+    """A client that shares queues out again has a newer version than the others, whose heartbeats come later."""
+
+    async def test(broker: RunningBroker, client: RemotingClient) -> None:
+        broker.topic("T")
+        await client.send("T", b"1", TAGS="A")
+        other = await RemotingClient.connect(address_of(broker))
+        await client.heartbeat("G", "T", expression="A", version=2)
+        await other.heartbeat("G", "T", client_id="c2", expression="B", version=1)
+        answer = await client.pull("T", 0, flags=0, version=2)
+        assert [bytes(each.body) for each in records_in(answer.body)] == [b"1"]
+        assert (await other.pull("T", 0, flags=0, version=1)).code == ResponseCode.SUCCESS
+        await other.heartbeat("G", "T", client_id="c2", expression="B", version=3)
+        assert (await client.pull("T", 0, flags=0, version=2)).code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        await other.close()
+
+    serve(test)
+
+
 # -- offsets
 
 
