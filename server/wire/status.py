@@ -20,6 +20,7 @@ from quarry_mq.server.errors import (
     LiteQuotaExceeded,
     LiteTopicsFull,
     NoIndex,
+    OwnerAway,
     PermissionDenied,
     Unauthenticated,
 )
@@ -85,6 +86,8 @@ CODES: Final[dict[type[Exception], definition.Code]] = {
     # only on this code clients wait before they try again; on others they repeat at once
     errors.Unavailable: definition.TOO_MANY_REQUESTS,
     EngineFull: definition.TOO_MANY_REQUESTS,
+    # the broker has waited: the client for Python never repeats after the code above
+    OwnerAway: definition.PROXY_TIMEOUT,
     errors.BrokerError: definition.INTERNAL_SERVER_ERROR,
     # not as a gRPC error: the client would take it for a fault of the network and send the same bytes again
     DecodeError: definition.BAD_REQUEST,

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 
 from quarry_mq.kv import EngineCorrupt, EngineFull
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.server.errors import InvalidReceiptHandle, OwnerAway
 from quarry_mq.server.wire.status import (
     INTERNAL_TEXT,
     Refused,
@@ -29,6 +29,7 @@ TABLE = [
     (errors.MessageTooLarge("x"), definition.PAYLOAD_TOO_LARGE),
     (errors.Invalid("x"), definition.BAD_REQUEST),
     (errors.Busy("x"), definition.TOO_MANY_REQUESTS),
+    (OwnerAway("x"), definition.PROXY_TIMEOUT),
     (errors.StorePoisoned("x"), definition.INTERNAL_SERVER_ERROR),
     (errors.BrokerError("x"), definition.INTERNAL_SERVER_ERROR),
     (IllegalTopicName("x"), definition.ILLEGAL_TOPIC),
