@@ -9,10 +9,12 @@ from typing import Final
 import pytest
 
 from bench.peers.rocketmq import RocketMQ
+from quarry_mq.protocol.remoting.codes import RequestCode
 from quarry_mq.store.settings import Durability
-from tests.e2e.broker import quarry
+from tests.e2e.broker import quarry, until
 from tests.e2e.clients import Outgoing
 from tests.e2e.conftest import StartBroker, StartClients
+from tests.remoting.client import ask
 from tests.remoting.test_java_clients import played, remoting_classes
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -42,6 +44,15 @@ class Fleet:
         return [int(number) for _, number in rows]
 
 
+def knows_topic(names: str) -> bool:
+    """Return whether the name server knows a broker with the topic; brokers register some time after they listen."""
+    try:
+        ask(names, (RequestCode.GET_ROUTE_BY_TOPIC, {"topic": TOPIC}, b""))
+    except AssertionError:
+        return False
+    return True
+
+
 def assert_ascends(numbers: Iterable[int]) -> None:
     found = list(numbers)
     assert found == sorted(set(found))
@@ -63,6 +74,7 @@ def test_old_clients_move_with_their_store_and_are_replaced_later(
     fleet = Fleet(rocketmq.names, class_path)
     try:
         rocketmq.start()
+        until(lambda: knows_topic(rocketmq.names), "the broker has registered")
         fleet.send(range(100))
         before = fleet.receive(100)
         fleet.send(range(100, 150))
