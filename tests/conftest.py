@@ -32,6 +32,9 @@ class _OnePackage(MetaPathFinder):
 
 sys.meta_path.insert(0, _OnePackage())
 
+gc.disable()
+"""Until the tests are collected: modules and tests are no garbage, and each worker would search them for seconds."""
+
 # An example may take long where the machine does other work: no test of random inputs fails for its time.
 settings.register_profile("quarry", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("quarry")
@@ -49,6 +52,7 @@ def pytest_collection_finish() -> None:
     """Leave the tests, and what they import, out of each search for garbage during the run."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
