@@ -6,7 +6,7 @@ import asyncio
 import re
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 NETWORK_BITS: Final = 64
 
@@ -84,24 +84,21 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def peer_host(transport: asyncio.BaseTransport) -> str:
-    """Return the peer's address without port: `127.0.0.1`, `::1`, `unix`."""
-    address: Any = transport.get_extra_info("peername")
-    return str(address[0]) if isinstance(address, tuple) else "unix"
+class Ends(NamedTuple):
+    """The ends of a connection are the addresses of its peer and of this broker: `127.0.0.1:5`, `[::1]:5`, `unix`."""
 
+    peer_host: str
+    """The peer's address without port: `127.0.0.1`, `::1`, `unix`."""
+    peer: str
+    local: str
 
-def peer_text(transport: asyncio.BaseTransport) -> str:
-    """Return the peer's address: `127.0.0.1:5`, `[::1]:5`, `unix`."""
-    return _text(transport.get_extra_info("peername"))
-
-
-def local_text(transport: asyncio.BaseTransport) -> str:
-    """Return this end's address, in the same form."""
-    return _text(transport.get_extra_info("sockname"))
+    @classmethod
+    def of(cls, transport: asyncio.BaseTransport) -> Ends:
+        """Return the ends of a transport."""
+        peer: Any = transport.get_extra_info("peername")
+        host = str(peer[0]) if isinstance(peer, tuple) else "unix"
+        return cls(host, _text(peer), _text(transport.get_extra_info("sockname")))
 
 
 def _text(address: Any) -> str:
-    if not isinstance(address, tuple):
-        return "unix"
-    host, port = address[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return str(Address(*address[:2])) if isinstance(address, tuple) else "unix"

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network
 from typing import Final, Protocol
 
 import structlog
@@ -54,7 +55,7 @@ class FrontStats:
     connections_ended: Counter[str] = field(default_factory=Counter)
     """Connections closed by the broker, by HTTP/2 error code.
 
-    `HTTP_1`, `NO_ALPN`, `NO_TLS` and `SILENT` count peers that did not speak HTTP/2.
+    `HTTP_1`, `NO_ALPN`, `NO_TLS` and `SILENT` count peers that did not speak HTTP/2, `PROXY_MALFORMED` load balancers.
     """
 
     limits_met: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(FRONT_LIMITS, 0)))
@@ -183,6 +184,8 @@ class FrontLimits:
     max_connections_per_address: int = 5_000
     max_greeting: int = 1_024
     max_unread_size: int = 192 * 1024 * 1024
+    proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Load balancers whose PROXY header is believed (`server.front.proxy_header`)."""
 
 
 class Front(Protocol):

@@ -1,7 +1,9 @@
 """A listener that speaks TLS, and plain text as well if it is told to look at the first byte of each connection.
 
 `loop.create_server` uses one TLS context for as long as it listens; here each connection begins with the present
-certificates. A connection waits at the door until its first byte or its ClientHello has come and its handshake has
+certificates. Load balancers may say for whom they connect (`server.front.proxy_header`).
+
+A connection waits at the door until its first byte or its ClientHello has come and its handshake has
 ended. The first bytes and the handshake may take `GREETING_S` each. When `WAITING_MAX` connections wait, the longest
 waiting one of the address with most of them is closed: silent peers keep nobody out, and a peer with many connections
 keeps out only itself.
@@ -22,10 +24,11 @@ from typing import Final
 
 import structlog
 
-from quarry_mq.server.front.contract import FrontStats
+from quarry_mq.server.addresses import Ends, plain_address
 from quarry_mq.server.front.fairness import FRAMES_PER_HANDSHAKE, FairScheduler, Source
 from quarry_mq.server.front.hello import GREETING_S, TLS_HANDSHAKE, client_hello, first_byte, has_hung_up
 from quarry_mq.server.front.inherited import inherited_sockets
+from quarry_mq.server.front.proxy_header import ProxyHeaderMalformed, take_proxy_header
 from quarry_mq.server.front.resources import FrontResources
 from quarry_mq.server.front.tls import LiveTls
 
@@ -130,6 +133,9 @@ class Callers:
         self._go_on()
 
 
+MakeProtocol = Callable[[bool, Ends | None], asyncio.Protocol]
+"""Makes the protocol of a connection, given whether it speaks TLS, and its ends if a load balancer forwards it."""
+
 WAITING_MAX: Final = 1024
 ACCEPTED_AT_ONCE_MAX: Final = 4
 """Connections accepted in one loop iteration. Each costs 0.1 to 0.2 ms, handshake aside; with 64 a burst took 12 ms."""
@@ -140,22 +146,13 @@ ACCEPT_PAUSE_S: Final = 1.0
 class Door:
     """Listens from `open` to `close`, and admits the waiting connections."""
 
-    def __init__(
-        self,
-        tls: LiveTls,
-        make: Callable[[bool], asyncio.Protocol],
-        stats: FrontStats,
-        scheduler: FairScheduler,
-        *,
-        plain_too: bool,
-        waiting_max: int = WAITING_MAX,
-    ) -> None:
-        """`make` returns the protocol of a new connection; its argument says whether that connection speaks TLS."""
-        self._waiting_max = waiting_max
+    def __init__(self, tls: LiveTls | None, make: MakeProtocol, resources: FrontResources, *, plain_too: bool) -> None:
+        """Make a door that is not open yet. Without `tls` no connection speaks TLS."""
         self._tls = tls
         self._make = make
-        self._stats = stats
-        self._scheduler = scheduler
+        self._resources = resources
+        self._stats = resources.stats
+        self._scheduler = resources.scheduler
         self._plain_too = plain_too
         self._loading: asyncio.Task[None] | None = None
         self._listening: list[socket.socket] = []
@@ -204,6 +201,7 @@ class Door:
                 log.error("no connections can be accepted for now", reason=error.strerror)
                 self._pause(listening)
                 return
+            connection.settimeout(0)
             self._let_wait(connection, host)
 
     def _pause(self, listening: socket.socket) -> None:
@@ -218,37 +216,63 @@ class Door:
         loop.call_later(ACCEPT_PAUSE_S, again)
 
     def _let_wait(self, connection: socket.socket, host: str) -> None:
-        connection.settimeout(0)
-        if sum(map(len, self._callers.values())) >= min(WAITING_MAX, self._waiting_max):
+        task = asyncio.get_running_loop().create_task(self._admit(connection, host, self._join(connection, host)))
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+
+    def _join(self, connection: socket.socket, host: str) -> Callers:
+        """Let the connection wait with those of its address, and return all of them."""
+        if sum(map(len, self._callers.values())) >= min(WAITING_MAX, self._resources.limits.max_greeting):
             max(self._callers.values(), key=len).send_longest_away()
         source = self._scheduler.source(host)
         callers = self._callers.setdefault(source, Callers(self._scheduler, source))
         callers.add(connection)
-        task = asyncio.get_running_loop().create_task(self._admit(connection, callers))
-        self._waiting.add(task)
-        task.add_done_callback(self._waiting.discard)
+        return callers
 
-    async def _admit(self, connection: socket.socket, callers: Callers) -> None:
-        try:
-            await self._let_in(connection, callers)
-        finally:
-            callers.remove(connection)
-            if not callers:
-                self._callers.pop(callers.source, None)
+    def _leave(self, connection: socket.socket, callers: Callers) -> None:
+        callers.remove(connection)
+        if not callers:
+            self._callers.pop(callers.source, None)
 
-    async def _let_in(self, connection: socket.socket, callers: Callers) -> None:
+    async def _admit(self, connection: socket.socket, host: str, callers: Callers) -> None:
+        """Let a connection in. One that a load balancer forwards waits with those of its client's address."""
+        ends: Ends | None = None
         try:
-            async with asyncio.timeout(GREETING_S):
-                is_secure = await first_byte(connection) == TLS_HANDSHAKE or not self._plain_too
+            if self._is_proxy(host):
+                async with asyncio.timeout(GREETING_S):
+                    ends = await take_proxy_header(connection)
+            if ends is not None:
+                self._leave(connection, callers)
+                callers = self._join(connection, ends.peer_host)
+            await self._let_in(connection, callers, ends)
+        except ProxyHeaderMalformed as error:
+            self._stats.connections_ended["PROXY_MALFORMED"] += 1
+            log.warning("PROXY header is malformed", peer=host, reason=str(error))
+            connection.close()
         except (OSError, EOFError):  # a TimeoutError is an OSError
             self._stats.connections_ended["SILENT"] += 1
             connection.close()
-            return
+        finally:
+            self._leave(connection, callers)
+
+    def _is_proxy(self, host: str) -> bool:
+        """Return whether PROXY headers from this address are believed."""
+        if not self._resources.limits.proxies:
+            return False
+        address = plain_address(host)
+        return address is not None and any(address in each for each in self._resources.limits.proxies)
+
+    async def _let_in(self, connection: socket.socket, callers: Callers, ends: Ends | None) -> None:
+        """Let a connection in when its client has spoken. Raises EOFError or OSError if the client stays silent."""
+        async with asyncio.timeout(GREETING_S):
+            speaks_tls = await first_byte(connection) == TLS_HANDSHAKE
+        tls = self._tls
+        is_secure = tls is not None and (speaks_tls or not self._plain_too)
         try:
-            if is_secure:
+            if tls is not None and is_secure:
                 async with asyncio.timeout(GREETING_S):
                     await client_hello(connection)
-                await self._certificate()
+                await self._certificate(tls)
                 await callers.turn(connection)
         except (OSError, EOFError, ValueError) as error:
             self._no_tls(error)
@@ -256,31 +280,31 @@ class Door:
             return
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._make(is_secure),
+                lambda: self._make(is_secure, ends),
                 connection,
-                ssl=self._tls.now.context if is_secure else None,
+                ssl=tls.now.context if tls is not None and is_secure else None,
                 ssl_handshake_timeout=GREETING_S if is_secure else None,
             )
         except OSError as error:  # ssl.SSLError is one
             self._no_tls(error)
 
-    async def _certificate(self) -> None:
+    async def _certificate(self, tls: LiveTls) -> None:
         """Wait until there is a certificate: the first client with TLS has it made. Raises EOFError if there is none.
 
         Another thread makes it, only one at a time: a disk that hangs must not take all threads.
         """
-        if self._tls.is_loaded:
+        if tls.is_loaded:
             return
         if self._loading is None or self._loading.done():
-            self._loading = asyncio.get_running_loop().create_task(self._load())
+            self._loading = asyncio.get_running_loop().create_task(self._load(tls))
         async with asyncio.timeout(GREETING_S):
             await asyncio.shield(self._loading)
-        if not self._tls.is_loaded:
+        if not tls.is_loaded:
             raise EOFError("there is no certificate")
 
-    async def _load(self) -> None:
+    async def _load(self, tls: LiveTls) -> None:
         try:
-            await asyncio.to_thread(self._tls.load)
+            await asyncio.to_thread(tls.load)
         except ValueError as error:
             log.error("no client can use TLS", reason=str(error))
 
@@ -295,7 +319,7 @@ Listener = asyncio.AbstractServer | Door
 
 async def listen(
     address: str,
-    make: Callable[[bool], asyncio.Protocol],
+    make: MakeProtocol,
     resources: FrontResources,
     tls: LiveTls | None,
     *,
@@ -315,19 +339,18 @@ async def listen(
 
 async def _opened(
     at: tuple[str, int],
-    make: Callable[[bool], asyncio.Protocol],
+    make: MakeProtocol,
     resources: FrontResources,
     tls: LiveTls | None,
     *,
     plain_too: bool,
 ) -> tuple[Sequence[Listener], int]:
-    if tls is not None:
-        waiting_max = resources.limits.max_greeting
-        door = Door(tls, make, resources.stats, resources.scheduler, plain_too=plain_too, waiting_max=waiting_max)
+    if tls is not None or resources.limits.proxies:
+        door = Door(tls, make, resources, plain_too=plain_too)
         return [door], await door.open(*at, backlog=BACKLOG)
     loop, is_secure = asyncio.get_running_loop(), False
     servers = [
-        await loop.create_server(lambda: make(is_secure), sock=inherited, backlog=BACKLOG)
+        await loop.create_server(lambda: make(is_secure, None), sock=inherited, backlog=BACKLOG)
         for inherited in inherited_sockets(*at)
-    ] or [await loop.create_server(lambda: make(is_secure), *at, backlog=BACKLOG)]
+    ] or [await loop.create_server(lambda: make(is_secure, None), *at, backlog=BACKLOG)]
     return servers, int(servers[0].sockets[0].getsockname()[1])

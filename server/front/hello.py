@@ -36,7 +36,7 @@ LOOK_AGAIN_S: Final = 0.05
 
 async def first_byte(connection: socket.socket) -> bytes:
     """Return the first byte of a connection. Raises EOFError or OSError if there is none."""
-    return await _peeked(connection, 1)
+    return await peeked(connection, 1)
 
 
 async def client_hello(connection: socket.socket) -> None:
@@ -47,7 +47,7 @@ async def client_hello(connection: socket.socket) -> None:
     size, wanted = 0, RECORD_HEAD_SIZE
     while wanted > size:
         size = wanted
-        wanted = hello_size(await _peeked(connection, size))
+        wanted = hello_size(await peeked(connection, size))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
 
@@ -85,14 +85,19 @@ def has_hung_up(connection: socket.socket) -> bool:
     return bool(look.poll(0))  # errors and hang-ups are reported without being requested
 
 
-async def _peeked(connection: socket.socket, size: int) -> bytes:
-    """Return the first `size` bytes as soon as they have come, without consuming them."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+async def peeked(connection: socket.socket, size: int) -> bytes:
+    """Return the first `size` bytes as soon as they have come, without consuming them. Raises EOFError or OSError."""
+    return await peeked_more(connection, size, size)
+
+
+async def peeked_more(connection: socket.socket, least: int, most: int) -> bytes:
+    """Return up to `most` first bytes as soon as `least` have come, as `peeked`."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
     while True:
         await _readable(connection)
         with suppress(BlockingIOError, InterruptedError):
-            said = connection.recv(size, socket.MSG_PEEK)
-            if len(said) == size:
+            said = connection.recv(most, socket.MSG_PEEK)
+            if len(said) >= least:
                 return said
             if not said or has_hung_up(connection):
                 raise EOFError("the peer has closed the connection")

@@ -33,7 +33,7 @@ from quarry_mq.protocol.remoting.frames import (
     read_command,
     write_command,
 )
-from quarry_mq.server.addresses import local_text, peer_host, peer_text
+from quarry_mq.server.addresses import Ends
 from quarry_mq.server.front.door import Listener, listen
 from quarry_mq.server.front.fairness import Source
 from quarry_mq.server.front.hello import has_hung_up
@@ -126,8 +126,10 @@ others by `answer_gathered`.
 class RemotingConnection(asyncio.Protocol):
     """The connection of one client."""
 
-    def __init__(self, front: RemotingFront, *, secure: bool) -> None:
+    def __init__(self, front: RemotingFront, *, secure: bool, ends: Ends | None) -> None:
+        """`ends` are those that a load balancer has named."""
         self._front = front
+        self._ends = ends
         self.is_secure: Final = secure
         self.peer = self.local = ""
         """`ip:port` of the client, and that of this broker which the client dialled."""
@@ -159,8 +161,8 @@ class RemotingConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self.peer, self.local = peer_text(transport), local_text(transport)
-        self._source = self._front.resources.add(self, peer_host(transport))
+        host, self.peer, self.local = self._ends or Ends.of(transport)
+        self._source = self._front.resources.add(self, host)
         if self._source is None:
             self.is_closed = True
             self._transport.abort()
@@ -515,9 +517,7 @@ class RemotingFront:
     async def start(self, address: str, tls: LiveTls | None = None, *, plain_too: bool = False) -> str:
         """Listen on `host:port` and return the bound address; see `contract.Front.start`. Raises OSError."""
         self.begin()
-        servers, bound = await listen(
-            address, lambda secure: self.protocol(secure=secure), self.resources, tls, plain_too=plain_too
-        )
+        servers, bound = await listen(address, self.protocol, self.resources, tls, plain_too=plain_too)
         self._servers += servers
         return bound
 
@@ -526,9 +526,9 @@ class RemotingFront:
         if self._timer is None:
             self._look_after()
 
-    def protocol(self, *, secure: bool) -> RemotingConnection:
+    def protocol(self, secure: bool, ends: Ends | None) -> RemotingConnection:  # noqa: FBT001 - it is a MakeProtocol
         """Return the protocol of a new connection."""
-        return RemotingConnection(self, secure=secure)
+        return RemotingConnection(self, secure=secure, ends=ends)
 
     def serve(self, call: RemotingCall) -> None:
         """Give a request to its handler."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from ipaddress import ip_network
 from typing import Final, NamedTuple
 
 import structlog
@@ -94,6 +95,7 @@ def front_limits(settings: BrokerSettings) -> FrontLimits:
         max_connections_per_address=max(1, limits.connections_per_address * connections // limits.connections),
         max_greeting=plan.greeting,
         max_unread_size=limits.unread_size,
+        proxies=tuple(map(ip_network, settings.network.proxies)),
     )
 
 

@@ -74,7 +74,7 @@ class Remoting:
             made.gather = self._fast_sends.gather
         if isinstance(front, H2Front):  # the ids of messages have its address, and clients look messages up there
             made.begin()
-            front.other_protocol = lambda secure: made.protocol(secure=secure)
+            front.other_protocol = made.protocol
 
     def _make_parts(self, edge: RemotingEdge, sources: Sources) -> None:
         """Make the parts whose settings may change."""

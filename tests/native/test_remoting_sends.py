@@ -114,7 +114,7 @@ def begin(broker: Broker, data: bytes) -> tuple[RemotingConnection, Wire]:
     """Let a client send these bytes on a connection of its own."""
     front, wire = broker._remoting._front, Wire()
     assert front is not None
-    connection = front.protocol(secure=False)
+    connection = front.protocol(False, None)
     connection.connection_made(wire)
     connection.data_received(data)
     return connection, wire

@@ -15,9 +15,9 @@ import structlog
 
 from quarry_mq.protocol.codes import GrpcStatus
 from quarry_mq.protocol.h2.frames import ErrorCode
-from quarry_mq.server.addresses import peer_host, peer_text
+from quarry_mq.server.addresses import Ends
 from quarry_mq.server.front.contract import Front, FrontLimits, FrontStats, Methods, check_methods, log_call
-from quarry_mq.server.front.door import BACKLOG, Listener, listen
+from quarry_mq.server.front.door import BACKLOG, Listener, MakeProtocol, listen
 from quarry_mq.server.front.fairness import Source
 from quarry_mq.server.front.h2.call import Client, H2Call
 from quarry_mq.server.front.h2.connection import Connection
@@ -52,9 +52,11 @@ UNREAD_MAX: Final = 4 * 1024 * 1024
 class H2Protocol(asyncio.Protocol):
     """The asyncio protocol of one connection of an `H2Front`."""
 
-    def __init__(self, front: H2Front, *, secure: bool) -> None:
+    def __init__(self, front: H2Front, *, secure: bool, ends: Ends | None = None) -> None:
+        """`ends` are those that a load balancer has named."""
         self._front = front
         self._secure = secure
+        self._ends = ends
         self._transport: asyncio.Transport | None = None
         self._connection: Connection | None = None
         self._timeouts: Timeouts | None = None
@@ -75,12 +77,13 @@ class H2Protocol(asyncio.Protocol):
         speaks_http = not self._secure or (tls is not None and tls.selected_alpn_protocol() == "h2")
         if not speaks_http and self._hand_over():
             return
-        self._source = self._front.add(self, peer_host(transport))
+        ends = self._ends or Ends.of(transport)
+        self._source = self._front.add(self, ends.peer_host)
         if self._source is None:
             self._transport.abort()
             return
         if not speaks_http:
-            log.info("client does not speak h2 over TLS", peer=peer_text(transport))
+            log.info("client does not speak h2 over TLS", peer=ends.peer)
             self._front.resources.stats.connections_ended["NO_ALPN"] += 1
             self._transport.close()
             return
@@ -91,7 +94,7 @@ class H2Protocol(asyncio.Protocol):
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_MAX)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_MAX)
         certificate = tls.getpeercert(binary_form=True) if tls else None
-        client = Client(peer_text(transport), is_secure=self._secure, peer_certificate=certificate)
+        client = Client(ends.peer, is_secure=self._secure, peer_certificate=certificate)
         self._connection = Connection(self._front.board, client, self._something_to_write)
         self._connection.sender.outlet = self
         self._timeouts = Timeouts(self._connection, self._front.board.clock())
@@ -123,7 +126,7 @@ class H2Protocol(asyncio.Protocol):
             self.depart()
             self._front.resources.stats.connections -= 1  # the other protocol counts the same connection
         self._transport = self._connection = self._timeouts = None
-        other = make(self._secure)
+        other = make(self._secure, self._ends)
         transport.set_protocol(other)
         other.connection_made(transport)
         if data:
@@ -403,7 +406,7 @@ class H2Front:
         self._protocols: dict[H2Protocol, None] = {}  # the oldest first
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.is_stopping = False
-        self.other_protocol: Callable[[bool], asyncio.Protocol] | None = None
+        self.other_protocol: MakeProtocol | None = None
         """Makes what takes over a connection, with TLS or without, that does not speak HTTP/2; None: it is refused."""
 
     # -- server.front.contract.Front
@@ -422,14 +425,12 @@ class H2Front:
             path = address.removeprefix(UNIX)
             self._servers.append(await loop.create_unix_server(self._protocol, path, backlog=BACKLOG))
             return address
-        servers, bound = await listen(
-            address, lambda secure: H2Protocol(self, secure=secure), self.resources, tls, plain_too=plain_too
-        )
+        servers, bound = await listen(address, self._protocol, self.resources, tls, plain_too=plain_too)
         self._servers += servers
         return bound
 
-    def _protocol(self) -> H2Protocol:
-        return H2Protocol(self, secure=False)
+    def _protocol(self, secure: bool = False, ends: Ends | None = None) -> H2Protocol:  # noqa: FBT001, FBT002 - MakeProtocol
+        return H2Protocol(self, secure=secure, ends=ends)
 
     def _begin(self) -> None:
         """Create what all listeners share, with the first one."""

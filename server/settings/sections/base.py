@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, JsonValue
@@ -35,6 +35,11 @@ def _advertised(address: str) -> str:
     return address
 
 
+def _network(text: str) -> str:
+    ip_network(text)
+    return text
+
+
 OFF: Final = "off"
 SCHEMES: Final = ("unix", "unix-abstract", "vsock")
 """Prefixes that gRPC would take for sockets of another kind, not for hosts."""
@@ -42,6 +47,7 @@ SCHEMES: Final = ("unix", "unix-abstract", "vsock")
 ListenAddress = Annotated[str, AfterValidator(_listening)]
 ListenAddressOrOff = Annotated[str, AfterValidator(_listening_or_off)]
 AdvertisedAddress = Annotated[str, AfterValidator(_advertised)]
+Network = Annotated[str, AfterValidator(_network)]
 
 
 LIVE: Final[dict[str, JsonValue]] = {"live": True}

@@ -13,6 +13,7 @@ from quarry_mq.server.settings.sections.base import (
     AdvertisedAddress,
     ListenAddress,
     ListenAddressOrOff,
+    Network,
     Section,
     is_loopback,
 )
@@ -48,6 +49,13 @@ class NetworkSection(Section):
         default="h2",
         description="Which engine serves the messaging port: `h2` is Quarry's own; `grpcio` is gRPC's C core and ten "
         "times slower.",
+    )
+    proxies: list[Network] = Field(
+        default=[],
+        description="Load balancers in front of the messaging ports, as addresses or networks (`10.0.0.0/8`): a "
+        "connection from one of them may begin with a PROXY header (HAProxy's protocol, version 1 or 2), and the "
+        "client's address in that header counts for limits, rules and logs. Others are not believed. Not available "
+        'with `front = "grpcio"`.',
     )
     plain_text: Literal["loopback", "everywhere"] | list[Port] = Field(
         default="loopback",
@@ -180,6 +188,8 @@ class NetworkSection(Section):
         for name, value in (("tls", self.tls), ("tls_client_certificate", self.tls_client_certificate)):
             if self.front == "grpcio" and value == "optional":
                 raise ValueError(f'{name} = "optional" needs front = "h2"')
+        if self.front == "grpcio" and self.proxies:
+            raise ValueError('proxies needs front = "h2"')
         return self
 
     @model_validator(mode="after")
