@@ -159,6 +159,21 @@ def test_files_whose_header_is_damaged_are_made_again(places: list[int], keep_up
     some.index.close()
 
 
+def test_a_file_that_is_set_aside_during_a_search_is_told_once() -> None:
+    some = filled()
+    name = some.index.files[4].name
+    some.flip(4, 20)
+
+    def accept(_: Found) -> None:
+        some.index._catalog.set_aside(name)  # as a rebuild does, on another thread
+
+    for hashed in HASHES:
+        answer = some.index.search(hashed, begin_ms=0, end_ms=2**62, limit=10_000, accept=accept)
+        assert [each.name for each in answer.unread] == [name]
+    assert [each.name for each in some.index.damaged] == [name]
+    some.index.close()
+
+
 @pytest.mark.parametrize("place", range(8))
 def test_every_wrong_byte_is_noticed_by_a_check(place: int) -> None:
     """And by a search that comes upon it, which tells of it; the rest of the file is searched still."""

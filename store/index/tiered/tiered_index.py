@@ -422,5 +422,7 @@ class TieredIndex:
             is_late=lambda: self._clock.monotonic_s() > late_s,
         )
         answer = search.run(searched, self._executor, REMOTE_READERS)
-        answer.unread += self._catalog.damaged.values()
+        # a file that this search found to be damaged may have been set aside meanwhile
+        found_unread = {each.name for each in answer.unread}
+        answer.unread += [each for name, each in self._catalog.damaged.items() if name not in found_unread]
         return answer
