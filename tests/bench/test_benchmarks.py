@@ -67,6 +67,7 @@ TAKE_LONG = {
     "cluster_exchange",
     "console_opening",
     "console_pages",
+    "front_scale",
     "key_index",
     "key_stores",
     "lite_expiry",
@@ -121,7 +122,9 @@ def test_later_results_are_added_and_nothing_else_is_left(run_bench: RunBench, t
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
 
 
-@pytest.mark.parametrize("name", sorted(NEED_JAVA))
+@pytest.mark.parametrize(
+    "name", ["clients", *(pytest.param(name, marks=pytest.mark.slow) for name in sorted(NEED_JAVA - {"clients"}))]
+)
 def test_without_java_the_official_client_is_skipped_and_the_run_succeeds(name: str, run_bench: RunBench) -> None:
     [line] = run_bench(name, "--tiny", environment={"PATH": "/nonexistent", "JAVA_HOME": ""})
     assert line["skipped"] in {

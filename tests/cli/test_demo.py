@@ -78,6 +78,7 @@ def test_there_is_something_to_see_in_every_view(addresses: Addresses) -> None:
         assert {group.name for group in admin.groups()} >= {"billing", "settlement", "audit", "invoicing"}
 
 
+@pytest.mark.slow
 def test_a_demo_goes_on_with_the_store_of_an_earlier_one(tmp_path: Path) -> None:
     for _ in range(2):
         addresses = Addresses(*(f"127.0.0.1:{port}" for port in free_ports(4)))

@@ -104,6 +104,7 @@ def is_whole(height: int, lines: list[str]) -> bool:
     return len(lines) == height and lines[-1].lstrip().startswith("q quit")
 
 
+@pytest.mark.slow
 def test_a_person_watches_a_broker_with_traffic(broker: Broker, tmp_path: Path) -> None:
     with traffic(broker), Terminal(tmp_path / "tmux", columns=100, lines=30) as terminal:
         watch(terminal, broker)

@@ -228,6 +228,7 @@ def test_a_damaged_file_is_made_again_while_the_broker_serves(
     with_broker(test, index=TIERED)
 
 
+@pytest.mark.slow
 def test_the_commands_of_files(with_broker: WithBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the broker does by itself now and then is done when it is asked for."""
     monkeypatch.setattr("quarry_mq.server.maintenance.key_index.SAVE_INTERVAL_S", 0.05)

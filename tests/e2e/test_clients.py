@@ -107,6 +107,7 @@ def test_messages_arrive_once_and_equal_and_only_what_is_not_acked_comes_again(c
     consumer.ack(again)
 
 
+@pytest.mark.slow
 def test_only_messages_of_the_wanted_tags_arrive(clients: Clients) -> None:
     sent = varied(16)
     clients.producer(TOPIC).send(sent)
@@ -147,6 +148,7 @@ def test_a_push_consumer_gets_every_message_and_failed_ones_again(clients: Clien
         consumer.next_delivery(timeout_s=2)
 
 
+@pytest.mark.slow
 def test_groups_read_the_same_messages_each_for_itself(clients: Clients) -> None:
     sent = varied(8)
     clients.producer(TOPIC).send(sent)

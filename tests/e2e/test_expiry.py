@@ -67,6 +67,7 @@ def harvest(client: Client, group: str) -> list[str]:
     return got
 
 
+@pytest.mark.slow
 def test_an_operator_expires_and_sees_before_what_goes_and_who_loses_by_it(tmp_path: Path, start: list[Broker]) -> None:
     """rmq#4549: it must be told when messages go that a group has not read."""
     broker = broker_with(tmp_path, start, start_delay_ms=3_600_000)

@@ -28,6 +28,7 @@ def launched(broker: Broker, umask: str = "022") -> None:
     assert broker.ready_or_ended() is None, broker.words()
 
 
+@pytest.mark.slow
 def test_stores_backups_and_the_audit_are_for_their_owner(tmp_path: Path) -> None:
     audit = tmp_path / "audit.log"
     settings = {**SETTINGS, "log.audit_file": audit, "index.tiered": True, "index.hash_files": True}

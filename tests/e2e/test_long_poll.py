@@ -6,6 +6,8 @@ import statistics
 import threading
 import time
 
+import pytest
+
 from tests.e2e.broker import Broker, until
 from tests.e2e.clients import Delivery, Outgoing
 from tests.e2e.conftest import USERS_POLLING, StartBroker, StartClients
@@ -40,6 +42,7 @@ def test_a_waiting_consumer_gets_a_message_at_once(start_broker: StartBroker, st
     assert statistics.median(waits_ms) < WAKE_MS, waits_ms
 
 
+@pytest.mark.slow
 def test_a_consumer_that_waits_in_vain_gets_an_empty_answer_in_time(
     broker: Broker, start_clients: StartClients
 ) -> None:

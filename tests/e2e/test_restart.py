@@ -52,6 +52,7 @@ def clients(broker: Broker, start_clients: StartClients) -> Clients:
     return start_clients("python", broker.endpoint)
 
 
+@pytest.mark.slow
 def test_handles_given_before_a_kill_acknowledge_after_it(broker: Broker, clients: Clients) -> None:
     """A broker that forgets what it handed out makes acknowledgements fail and messages double: rmq#10278."""
     sent = messages(10)
@@ -168,6 +169,7 @@ def test_a_port_that_is_taken_is_named(broker: Broker) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_log_that_was_cut_within_the_second_in_which_it_was_acknowledged_is_refused(
     broker: Broker, clients: Clients
 ) -> None:

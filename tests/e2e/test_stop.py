@@ -58,6 +58,7 @@ def test_a_broker_serves_on_while_load_balancers_learn_of_its_end(
     producer.kill()
 
 
+@pytest.mark.slow
 def test_a_stop_that_hangs_ends_with_a_status_of_its_own_and_the_next_start_recovers(
     start_broker: StartBroker, start_clients: StartClients, tmp_path: Path
 ) -> None:

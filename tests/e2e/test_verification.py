@@ -47,9 +47,8 @@ def send(client: Client, count: int) -> None:
             client.send(topic, f"{topic}-{number}", 500)
 
 
-@pytest.mark.parametrize(
-    "mode", ["rocksdb", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("file", "double_write"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["rocksdb", "file", "double_write"])
 def test_a_live_store_agrees_while_clients_send(broker: Broker, mode: str) -> None:
     """rocketmq-dashboard#4451: begun, polled, and read again after a restart."""
     broker.start(settings={"consume_queue.mode": mode})

@@ -153,6 +153,7 @@ def test_a_replay_that_may_not_send_ends_with_the_reason(spark: SparkSession, br
     assert "127.0.0.1:1" in text
 
 
+@pytest.mark.slow
 def test_the_cause_of_a_workers_error_is_told(spark: SparkSession) -> None:
     def fail(_rows: object) -> object:
         try:

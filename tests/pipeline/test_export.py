@@ -63,6 +63,7 @@ def test_what_is_read_back_is_what_rocketmqs_decoder_reads(
         assert told == line
 
 
+@pytest.mark.slow
 def test_files_lie_in_folders_by_topic_and_day(
     run: Callable[..., Exported], golden_store: GoldenStore, tmp_path: Path
 ) -> None:
@@ -164,6 +165,7 @@ class Killed(Exception):
     """The end of a run, wherever it is."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["staged", "committed", "moved some"])
 def test_a_run_that_is_killed_leaves_neither_gap_nor_duplicate(
     run: Callable[..., Exported],
@@ -203,6 +205,7 @@ def _kill() -> None:
     raise Killed
 
 
+@pytest.mark.slow
 def test_messages_that_expired_between_two_runs_are_told(
     run: Callable[..., Exported], golden_copy: GoldenStore, golden_store: GoldenStore
 ) -> None:

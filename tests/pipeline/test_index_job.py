@@ -87,6 +87,7 @@ def test_a_broker_goes_on_where_it_ends(spark: SparkSession, store: Path) -> Non
     assert report.counts[Check.INDEX].checked > made.items
 
 
+@pytest.mark.slow
 def test_a_store_of_rocketmq_gets_one(spark: SparkSession, golden_copy: GoldenStore) -> None:
     root = golden_copy("file-clean") / "store"
     made = build_index(spark, PosixDisk(), root, IndexWish(slots=1_000, items=5_000), split_bytes=500_000)
@@ -96,6 +97,7 @@ def test_a_store_of_rocketmq_gets_one(spark: SparkSession, golden_copy: GoldenSt
     assert found < theirs, "which has tags, too"
 
 
+@pytest.mark.slow
 def test_only_a_range_of_times(spark: SparkSession, golden_copy: GoldenStore) -> None:
     root = golden_copy("rocks-clean") / "store"
     rows = sorted(messages(root, columns="phyOffset,storeTimestamp"), key=lambda row: row["phyOffset"])

@@ -142,7 +142,7 @@ CONDITIONS: list[tuple[Filter, Callable[[Row], bool]]] = [
 ]
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 12))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 12))])
 def test_filters_keep_exactly_the_rows_for_which_they_hold(write: Callable[..., Path], seed: int) -> None:
     random = Random(seed)
     root = write(random_messages(random, 300))

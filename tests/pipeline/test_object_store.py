@@ -61,6 +61,7 @@ def test_a_filter_brings_only_segments_that_may_hold_what_is_asked_for(uploaded:
     assert len(made.partitions()) < whole
 
 
+@pytest.mark.slow
 def test_spark_reads_it(spark: SparkSession, uploaded: Uploaded) -> None:
     frame = spark.read.format("quarry").options(columns="topic,phyOffset", **uploaded.storage).load(uploaded.url)
     assert frame.count() == len(table(uploaded.root, columns="phyOffset"))

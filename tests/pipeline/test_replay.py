@@ -110,6 +110,7 @@ def test_a_replay_that_is_run_again_sends_the_same_ids(
     assert by_id.keys().isdisjoint(row["uniqKey"] for row in arrived(broker, "elsewhere"))
 
 
+@pytest.mark.slow
 def test_what_brokers_keep_for_themselves_is_left_out(
     spark: SparkSession, broker: Broker, golden_store: GoldenStore
 ) -> None:

@@ -203,6 +203,7 @@ def test_what_is_refused_for_good_is_told_at_once(broker: Broker) -> None:
 # -- Spark
 
 
+@pytest.mark.slow
 def test_an_official_client_receives_what_rows_say(spark: SparkSession, broker: Broker, clients: Clients) -> None:
     soon_ms = SystemClock().wall_ms() + 1_000
     rows = [

@@ -109,6 +109,7 @@ def found(spark: SparkSession, store: Path) -> Statistics:
     return statistics(spark, DISK, store, Wanted(top=3))
 
 
+@pytest.mark.slow
 def test_volumes_are_told_by_time(found: Statistics) -> None:
     assert found.bucket_ms == 5 * MINUTE_MS
     first, last = BEGIN_MS, BEGIN_MS + 595 * MINUTE_MS

@@ -62,6 +62,7 @@ def test_what_an_official_client_sent_is_read_with_all_that_belongs_to_it(
     reader.stop()
 
 
+@pytest.mark.slow
 def test_a_query_begins_where_it_is_told_to(broker: Broker) -> None:
     send(broker, "a", "b")
     between_ms = SystemClock().wall_ms() + 1
@@ -148,6 +149,7 @@ def test_a_query_that_takes_what_there_is_takes_nothing_that_comes_later(broker:
         each.stop()
 
 
+@pytest.mark.slow
 def test_the_broker_is_not_asked_as_often_as_spark_asks(broker: Broker) -> None:
     send(broker, "a")
     clock = ManualClock()
