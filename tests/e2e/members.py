@@ -56,17 +56,21 @@ class ClusterOfBrokers:
     def agree(self, found: Callable[[Broker], Any], expected: Any) -> None:
         """Wait until all members say so."""
         for broker in self.brokers:
-            until(lambda: _or_none(found, broker) == expected, f"{broker.admin} says {expected}")  # noqa: B023 - `until` calls it at once
+            last: list[Any] = [None]
+
+            def says_so(broker: Broker = broker, last: list[Any] = last) -> bool:
+                with suppress(AssertionError):
+                    last[0] = found(broker)
+                return bool(last[0] == expected)
+
+            try:
+                until(says_so, f"{broker.admin} says {expected}")
+            except AssertionError as error:
+                raise AssertionError(f"{error}, but {last[0]}; its log:\n{broker.words()}") from None
 
     def close(self) -> None:
         for broker in self.brokers:
             broker.close()
-
-
-def _or_none(found: Callable[[Broker], Any], broker: Broker) -> Any:
-    with suppress(AssertionError):
-        return found(broker)
-    return None
 
 
 def rows(broker: Broker, *command: str) -> list[dict[str, Any]]:
