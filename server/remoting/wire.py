@@ -173,9 +173,13 @@ def queue_of(broker: str, queue: QueueId) -> dict[str, Json]:
 
 
 def topic_config(topic: Topic) -> dict[str, Json]:
-    """Return a topic's settings as RocketMQ writes them."""
+    """Return a topic's settings as RocketMQ writes them.
+
+    A topic that takes messages of every type has no type there, as one that RocketMQ makes at its first use: the
+    dashboard lists topics without a type, and none of the type MIXED.
+    """
     return {
-        "attributes": {"message.type": topic.type.name},
+        "attributes": {} if topic.type is TopicType.MIXED else {"message.type": topic.type.name},
         "order": False,
         "perm": topic.permission.value,
         "readQueueNums": topic.read_queues,

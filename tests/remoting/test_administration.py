@@ -40,7 +40,7 @@ def test_topics_are_made_changed_shown_and_deleted(serve: Serve) -> None:
         assert (await client.call(351, {"topic": "T"})).code == ResponseCode.TOPIC_NOT_EXIST
         assert (await client.call(17, TOPIC)).code == ResponseCode.SUCCESS
         shown = json.loads((await client.call(351, {"topic": "T"})).body)
-        assert (shown["readQueueNums"], shown["perm"], shown["attributes"]) == (3, 6, {"message.type": "MIXED"})
+        assert (shown["readQueueNums"], shown["perm"], shown["attributes"]) == (3, 6, {})
         changed = {**TOPIC, "perm": 4, "writeQueueNums": 5, "attributes": "+message.type=FIFO"}
         assert (await client.call(17, changed)).code == ResponseCode.SUCCESS
         topic = broker.store.topics.get("T")
@@ -163,8 +163,8 @@ def test_settings_of_all_topics_and_groups_are_listed_by_pages(serve: Serve) -> 
 
         listed = await client.call(21)
         table = json.loads(listed.body)["topicConfigTable"]
-        types = {name: table[name]["attributes"]["message.type"] for name in ("T0", "T1", "T2")}
-        assert types == {"T0": "FIFO", "T1": "DELAY", "T2": "MIXED"}
+        types = {name: table[name]["attributes"].get("message.type") for name in ("T0", "T1", "T2")}
+        assert types == {"T0": "FIFO", "T1": "DELAY", "T2": None}
         assert listed.fields == {"totalTopicNum": str(len(table))}
         pages = [await client.call(201, {"groupSeq": number, "maxGroupNum": 2}) for number in (0, 2, 4)]
         found = [list(json.loads(page.body)["subscriptionGroupTable"]) for page in pages]

@@ -164,7 +164,7 @@ PAGES: Final[tuple[tuple[str, object, str], ...]] = (
     ("cluster/list.query", None, '"brokerVersionDesc":"V5_5_0"'),
     ("cluster/brokerConfig.query?brokerAddr=BROKER", None, '"brokerName":"quarry"'),
     ("topic/list.query", None, '"traffic"'),
-    ("topic/list.queryTopicType", None, '"MIXED"'),
+    ("topic/list.queryTopicType", None, '"UNSPECIFIED"'),
     ("topic/stats.query?topic=traffic", None, '"maxOffset":'),
     ("topic/route.query?topic=traffic", None, '"readQueueNums":8'),
     ("topic/queryConsumerByTopic.query?topic=traffic", None, f'"{GROUP}"'),
