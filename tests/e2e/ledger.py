@@ -19,6 +19,8 @@ ANSWER_TIMEOUT_S: Final = 150.0
 """How long a client may be busy with one call: it tries again by itself while the broker is down."""
 ABANDON_TIMEOUT_S: Final = 10.0
 INVISIBLE_S: Final = 10
+REPEATED_AFTER_S: Final = 3.0
+"""How long the official clients wait for an answer before they send the same message again."""
 PAUSE_S: Final = 0.1
 """After an error, as an application would: a broker that is down refuses thousands of calls a second."""
 
@@ -50,16 +52,22 @@ class Ledger:
         self.sends: list[Call] = []
         """Those that were acknowledged in full."""
         self.refusals: list[Call] = []
-        self.faults: list[str] = []
+        self._send_s: dict[str, float] = {}
+        """How long the call took with which each acknowledged message was sent."""
+        self._noted: list[str] = []
+        """Other faults, in words."""
+        self._again: list[tuple[str, float]] = []
+        """Messages that came again after the end of their consumption, and how many seconds after it."""
 
     def note_attempt(self, bodies: list[str]) -> None:
         with self._lock:
             self.attempted.update(bodies)
 
-    def note_sent(self, bodies: list[str], call: Call | None) -> None:
+    def note_sent(self, bodies: list[str], call: Call, *, in_full: bool) -> None:
         with self._lock:
             self.acknowledged.update(bodies)
-            if call is not None:
+            self._send_s.update(dict.fromkeys(bodies, call.ended_s - call.began_s))
+            if in_full:
                 self.sends.append(call)
 
     def note_delivered(self, who: str, deliveries: Sequence[Delivery], asked_s: float) -> None:
@@ -71,9 +79,13 @@ class Ledger:
                 if each.attempt == 1:
                     in_order.append(body)
                 if body not in self.attempted:
-                    self.faults.append(f"nobody sent {body!r}")
+                    self._noted.append(f"nobody sent {body!r}")
                 if self.consumed_s.get(body, asked_s) < asked_s:
-                    self.faults.append(f"{body} came again {asked_s - self.consumed_s[body]:.1f} s after its end")
+                    self._again.append((body, asked_s - self.consumed_s[body]))
+
+    def note_fault(self, text: str) -> None:
+        with self._lock:
+            self._noted.append(text)
 
     def note_consumed(self, bodies: list[str]) -> None:
         now_s = time.monotonic()
@@ -90,6 +102,17 @@ class Ledger:
         """How often each client was refused, by what it raised."""
         with self._lock:
             return Counter(f"{each.who}: {each.refusal}" for each in self.refusals)
+
+    @property
+    def faults(self) -> list[str]:
+        """What breaks a promise, in words.
+
+        A client that has waited `REPEATED_AFTER_S` for the answer to a send sends the message again. Then there may be
+        two messages with the same body, as there may be if the send failed.
+        """
+        with self._lock:
+            again = [(body, after_s) for body, after_s in self._again if self._send_s.get(body, 9e9) < REPEATED_AFTER_S]
+            return [*self._noted, *(f"{body} came again {after_s:.1f} s after its end" for body, after_s in again)]
 
     @property
     def undelivered(self) -> set[str]:
@@ -174,7 +197,7 @@ def produce(
             continue
         call = Call(name, began_s, time.monotonic())
         sent = [body for body, receipt in zip(bodies, receipts, strict=True) if "error" not in receipt]
-        ledger.note_sent(sent, call if sent == bodies else None)
+        ledger.note_sent(sent, call, in_full=sent == bodies)
         for receipt in receipts:
             if "error" in receipt:
                 ledger.note_refused(name, receipt["error"]["type"], began_s, receipt["error"]["text"])

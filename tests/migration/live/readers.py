@@ -52,7 +52,7 @@ class HistoryReader:
             except grpc.RpcError as error:
                 self._ledger.note_refused("history", type(error).__name__, began_s, _details(error))
             except AssertionError as error:
-                self._ledger.faults.append(f"history in {self.phase}: {error}")
+                self._ledger.note_fault(f"history in {self.phase}: {error}")
                 return
             stop.wait(PAUSE_S)
 
