@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -53,6 +54,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+    atexit.register(gc.freeze)  # nor are all objects searched when the process ends
 
 
 @pytest.fixture

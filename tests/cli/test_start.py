@@ -89,3 +89,17 @@ def test_the_version_is_told() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     result = CliRunner().invoke(app, ["--version"])
     assert (result.exit_code, result.stdout) == (0, f"quarry {project['version']}\n")
+
+
+def test_a_process_ends_without_a_search_for_garbage() -> None:
+    """Python searches all objects at the end; frozen ones are left out."""
+    ending = (
+        "import atexit, gc, sys\n"
+        "atexit.register(lambda: print(len(gc.get_objects()), gc.get_freeze_count()))\n"
+        "sys.argv = ['quarry', '--version']\n"
+        "from quarry_mq.cli.main import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", ending], capture_output=True, text=True, timeout=60, check=True)
+    searched, frozen = map(int, done.stdout.splitlines()[-1].split())
+    assert searched < 1_000 < frozen
