@@ -31,6 +31,7 @@ class ClusterOfBrokers:
         self._key.write_bytes(new_key())
         self._key.chmod(0o600)
         self.brokers: list[Broker] = []
+        self._made: list[Broker] = []
 
     def add(self) -> Broker:
         broker = self.make(f"quarry-{len(self.brokers)}")
@@ -40,7 +41,8 @@ class ClusterOfBrokers:
 
     def make(self, name: str) -> Broker:
         """One that is not started, and not asked what it says."""
-        return Broker(self._root / name, logs=self._root / f"{name}-logs")
+        self._made.append(Broker(self._root / name, logs=self._root / f"{name}-logs"))
+        return self._made[-1]
 
     def start(self, broker: Broker) -> None:
         broker.start(settings=self.settings(broker.store.name))
@@ -69,7 +71,7 @@ class ClusterOfBrokers:
                 raise AssertionError(f"{error}, but {last[0]}; its log:\n{broker.words()}") from None
 
     def close(self) -> None:
-        for broker in self.brokers:
+        for broker in self._made:
             broker.close()
 
 
