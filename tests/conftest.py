@@ -57,6 +57,14 @@ def pytest_collection_finish() -> None:
     atexit.register(gc.freeze)  # nor are all objects searched when the process ends
 
 
+@pytest.fixture(autouse=True, scope="module")
+def stay_frozen() -> Iterator[None]:
+    """Leave the tests out of searches for garbage again, if the module has let them be searched, as benchmarks do."""
+    yield
+    if not gc.get_freeze_count():
+        gc.freeze()
+
+
 @pytest.fixture
 def on_disk() -> Iterator[Path]:
     """A folder for tests that are about a disk: `make test` lets `tmp_path` lie in memory, which has no page cache."""

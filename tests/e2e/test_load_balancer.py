@@ -70,7 +70,7 @@ def callers(broker: Broker) -> set[str]:
 
 @pytest.mark.parametrize("option", ["send-proxy", "send-proxy-v2", ""])
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "TLS"])
-def test_clients_keep_their_addresses_behind_haproxy(
+def test_haproxy_tells_the_addresses_of_its_clients(
     start_broker: StartBroker,
     start_clients: StartClients,
     start_haproxy: StartHaproxy,

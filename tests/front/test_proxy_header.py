@@ -186,7 +186,7 @@ async def balanced(address: str, header: bytes) -> AsyncIterator[str]:
         with suppress(OSError):
             while data := await reader.read(65_536):
                 writer.write(data)
-        writer.close()
+        await ended(writer)
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back_reader, back_writer = await asyncio.open_connection(host, int(port))
@@ -195,6 +195,13 @@ async def balanced(address: str, header: bytes) -> AsyncIterator[str]:
 
     async with await asyncio.start_server(forward, "127.0.0.1", 0) as server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def ended(writer: asyncio.StreamWriter) -> None:
+    """Close a connection, and wait for its end: a loop that is closed before has warnings."""
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
 
 
 async def ask(address: str, tls: Tls | None = None) -> str:
@@ -231,7 +238,7 @@ def test_connections_count_for_the_client_and_not_for_the_load_balancer(run: Run
             await until(lambda: len(source("192.0.2.7").connections) == 2 and len(source("192.0.2.8").connections) == 1)
             assert not source("127.0.0.1").connections
             for writer in writers:
-                writer.close()
+                await ended(writer)
             await until(lambda: front.resources.stats.connections_open == 0)
 
     run(test())
@@ -244,7 +251,7 @@ def test_who_is_not_a_known_load_balancer_is_not_believed(run: Run) -> None:
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(LINE + b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
             assert await is_ended(reader)
-            writer.close()
+            await ended(writer)
             assert not front.resources.scheduler.source(CLIENT.peer_host).connections
 
     run(test())
@@ -261,7 +268,7 @@ def test_a_load_balancer_that_does_not_finish_is_sent_away(run: Run, impatient: 
             writer.write(said)
             assert await is_ended(reader)
             await until(lambda: front.resources.stats.connections_ended[why] == 1)
-            writer.close()
+            await ended(writer)
 
     run(test())
 
@@ -279,7 +286,7 @@ def test_remoting_connections_have_the_ends_that_the_load_balancer_names(run: Ru
                 await until(lambda: len(remoting.connections) == 1)  # type: ignore[arg-type]
                 [connection] = remoting.connections
                 assert (connection.peer, connection.local) == (CLIENT.peer, CLIENT.local)
-                writer.close()
+                await ended(writer)
                 await until(lambda: not remoting.connections)
             await remoting.stop(0)
 

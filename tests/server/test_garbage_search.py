@@ -31,13 +31,6 @@ class Circle:
         self.itself = self
 
 
-@pytest.fixture(autouse=True, scope="module")
-def frozen_again() -> Iterator[None]:
-    """Leave the other tests of the process out of later searches again; see `pytest_collection_finish`."""
-    yield
-    gc.freeze()
-
-
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
