@@ -164,8 +164,9 @@ def test_a_file_that_is_set_aside_during_a_search_is_told_once() -> None:
     name = some.index.files[4].name
     some.flip(4, 20)
 
-    def accept(_: Found) -> None:
+    def accept(_: Found) -> int | None:
         some.index._catalog.set_aside(name)  # as a rebuild does, on another thread
+        return None
 
     for hashed in HASHES:
         answer = some.index.search(hashed, begin_ms=0, end_ms=2**62, limit=10_000, accept=accept)
