@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from unittest.mock import Mock
 
 import grpc
 import pytest
+from rich.text import Text
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from quarry_mq.cli.online.top.facts import Order
+from quarry_mq.cli.online.top.facts import Order, Topic
 from quarry_mq.cli.online.top.screen.view import TopView
 from quarry_mq.cli.online.top.screen.widgets import Details, Help, Page, Rows
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
@@ -144,6 +146,17 @@ def test_orders_take_turns(address: str, stub: Stub) -> None:
             assert order.value in screen.remark
 
     drive(act, address)
+
+
+def test_news_may_come_before_a_screen_is_mounted() -> None:
+    """A view that asks again at that moment draws the screen that was opened just now."""
+
+    def draw(*_: object) -> list[Text]:
+        raise AssertionError("there is nothing to draw on")
+
+    Details("a topic", Mock(spec=Topic), lambda: None, draw, plain=True).show()
+    Help(draw, plain=True).show()
+    Page().show(draw, plain=True)
 
 
 def test_details_of_a_topic_and_of_a_group(address: str, stub: Stub) -> None:

@@ -177,7 +177,8 @@ def test_a_disk_that_hangs_keeps_one_thread_and_no_connection(run: Run, impatien
                     writer.write(real_hello())
                     assert await is_ended(reader)
                     writer.close()
-                assert (tries, ended(front, "NO_TLS")) == (1, 3)
+                # on a busy machine a ClientHello may be looked at too late
+                assert (tries, ended(front, "NO_TLS") + ended(front, "SILENT")) == (1, 3)
                 assert await ask(address) == b"plain"
             finally:
                 resumed.set()

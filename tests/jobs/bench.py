@@ -45,6 +45,8 @@ class Counting:
         self.may_go_on = asyncio.Event()
         self.may_go_on.set()
         self.counted: list[int] = []
+        self.rested = 0
+        """How many steps have ended, each with a look at whether the job is cancelled."""
 
     def check(self, asked: DeadLetterResend) -> None:
         int(asked.group)
@@ -58,6 +60,7 @@ class Counting:
             running.did(1, {"next": number + 1}, {"sent": 1})
             running.keep()
             await running.rest()
+            self.rested += 1
             await self.may_go_on.wait()
 
 

@@ -81,7 +81,7 @@ def test_a_running_job_ends_at_its_next_step_and_a_waiting_one_at_once() -> None
         bench.work.may_go_on.clear()
         async with bench.running():
             running, waiting = bench.begin(10), bench.begin(10)
-            await bench.until(running, lambda found: found.done == 1)
+            await bench.until(running, lambda _: bench.work.rested == 1)
             assert bench.jobs.cancel(waiting.id).state is JobState.CANCELLED
             assert bench.jobs.cancel(running.id).state is JobState.RUNNING
             bench.work.may_go_on.set()

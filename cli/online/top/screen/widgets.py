@@ -62,8 +62,10 @@ class Page(VerticalScroll):
         yield Static(classes="text")
 
     def show(self, draw: Draw, *, plain: bool) -> None:
-        canvas = Canvas(width=max(20, self.size.width - MARGIN), height=self.size.height, plain=plain)
-        self.query_one(Static).update(as_text(draw(canvas)))
+        """Show what `draw` returns. Nothing is shown before the page is mounted: news may come earlier."""
+        for text in self.query(Static):
+            canvas = Canvas(width=max(20, self.size.width - MARGIN), height=self.size.height, plain=plain)
+            text.update(as_text(draw(canvas)))
 
 
 class Rows(DataTable[Text]):
@@ -153,7 +155,8 @@ class Details(ModalScreen[None]):
             lines = self._draw(self._last, canvas)
             return lines if found else [styled(("not listed any more: this data is OLD", "bold yellow")), *lines]
 
-        self.query_one(Page).show(draw, plain=self._plain)
+        for page in self.query(Page):  # there is none before the screen is mounted, as in `Page.show`
+            page.show(draw, plain=self._plain)
 
     def action_leave(self) -> None:
         self.dismiss()
@@ -183,7 +186,8 @@ class Help(ModalScreen[None]):
         self.call_after_refresh(self.show)
 
     def show(self) -> None:
-        self.query_one(Page).show(self._lines, plain=self._plain)
+        for page in self.query(Page):
+            page.show(self._lines, plain=self._plain)
 
     def action_leave(self) -> None:
         self.dismiss()
