@@ -46,7 +46,7 @@ class Counting:
         self.may_go_on.set()
         self.counted: list[int] = []
         self.rested = 0
-        """How many steps have ended, each with a look at whether the job is cancelled."""
+        """Steps that have ended are counted here. The last thing that a step does is to see whether the job is cancelled."""
 
     def check(self, asked: DeadLetterResend) -> None:
         int(asked.group)
