@@ -46,7 +46,7 @@ class Counting:
         self.may_go_on.set()
         self.counted: list[int] = []
         self.rested = 0
-        """Steps that have ended are counted here. The last thing that a step does is to see whether the job is cancelled."""
+        """Steps that have ended are counted here: the last thing that a step does is to see whether it is cancelled."""
 
     def check(self, asked: DeadLetterResend) -> None:
         int(asked.group)
