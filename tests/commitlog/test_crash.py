@@ -61,7 +61,7 @@ def survive(survivor: FaultyDisk, run: Run) -> tuple[SegmentList, PhysicalOffset
     return segments, end
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 12))])
 def test_power_loss_at_any_operation_and_again_after_recovery(seed: int) -> None:
     crashes = 0
     for crash_at in range(1, 150, 1 + seed % 4):

@@ -41,7 +41,7 @@ class DelayedAnswers:
             each()
 
 
-@pytest.mark.parametrize("front", ["h2", "grpcio"])
+@pytest.mark.parametrize("front", ["h2", pytest.param("grpcio", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", ["cancelled", "gone", "late"])
 @pytest.mark.parametrize("is_waiting", [False, True], ids=["at once", "after waiting"])
 def test_point_46_a_message_that_nobody_saw_is_no_dead_letter(

@@ -128,7 +128,7 @@ async def requests_that_are_refused(broker: RunningBroker, time: int) -> None:
 
 
 @both_ways
-@pytest.mark.parametrize("front", ["h2", "grpcio"])
+@pytest.mark.parametrize("front", ["h2", pytest.param("grpcio", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("doing", [strangers, users_without_rights, requests_that_are_refused])
 def test_refusals_leave_no_garbage(with_broker: WithBroker, doing: Doing, front: str) -> None:
     """The error of a call refers to its frames, and so to all that it had read."""

@@ -191,7 +191,7 @@ def run(queues: str, durability: Durability, *, examples: int, steps: int, deran
 
 
 @pytest.mark.parametrize("durability", list(Durability))
-@pytest.mark.parametrize(("queues", "examples"), [("memory", 40), ("rocksdb", 3), ("files", 15), ("both", 15)])
+@pytest.mark.parametrize(("queues", "examples"), [("memory", 20), ("rocksdb", 2), ("files", 8), ("both", 8)])
 def test_histories(queues: str, examples: int, durability: Durability) -> None:
     run(queues, durability, examples=examples, steps=30, derandomize=True)
 

@@ -59,7 +59,7 @@ def test_the_example_in_the_docs(golden_store: GoldenStore) -> None:
     assert int.from_bytes(item[:4], "big") % 5_000 == 2_921
 
 
-@pytest.mark.parametrize("name", golden.NAMES)
+@pytest.mark.parametrize("name", golden.HALF_SLOW)
 def test_every_key_of_every_message_is_found(golden_store: GoldenStore, name: str) -> None:
     root = golden_store(name)
     index = index_at(root / "store" / "index", writable=False)

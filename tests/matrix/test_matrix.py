@@ -15,7 +15,7 @@ from tests.matrix.features import FEATURES, UNSUPPORTED
 from tests.matrix.stages import Stages, open_stages
 
 QUICK: Final = {
-    "python": frozenset({"push consumer", "FIFO, simple", "delay", "transaction", "dead letters"}),
+    "python": frozenset({"push consumer", "FIFO, simple", "transaction"}),
     "java": frozenset({"push consumer"}),
     "node": frozenset({"simple consumer"}),
 }

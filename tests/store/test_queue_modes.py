@@ -226,7 +226,7 @@ def test_double_write_begins_on_a_file_store_with_what_comes_then(tmp_path: Path
 
 
 @pytest.mark.parametrize("mode", list(QueueMode))
-@pytest.mark.parametrize("name", ["file-clean", "file-kill"])
+@pytest.mark.parametrize("name", [pytest.param("file-clean", marks=pytest.mark.slow), "file-kill"])
 def test_a_file_store_of_rocketmq_shows_the_same_in_every_mode(
     golden_store: GoldenStore, tmp_path: Path, name: str, mode: QueueMode
 ) -> None:
