@@ -46,7 +46,7 @@ class Counting:
         self.may_go_on.set()
         self.counted: list[int] = []
         self.rested = 0
-        """Steps that have ended are counted here: the last thing that a step does is to see whether it is cancelled."""
+        """Steps that have ended are counted here. A step ends with a look at whether the job is cancelled."""
 
     def check(self, asked: DeadLetterResend) -> None:
         int(asked.group)
