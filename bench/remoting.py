@@ -18,6 +18,8 @@ from bench.peers.quarry import Quarry
 from bench.peers.rocketmq import RocketMQ
 from bench.scratch_store import TOPIC
 from quarry_mq.cli.demo import free_ports
+from quarry_mq.client.admin import AdminClient
+from quarry_mq.client.endpoint import Endpoint
 from quarry_mq.store.settings import Durability
 
 QUESTION: Final = "What does the remoting client for Java get from Quarry, as a multiple of what it gets from RocketMQ?"
@@ -56,6 +58,9 @@ def run(options: Options) -> list[Case]:
     ):
         quarry.start()
         rocketmq.start()
+        # with as many queues as on the peer: a topic made by a producer of remoting fills only half of them at first
+        with AdminClient(Endpoint(quarry.admin)) as admin:
+            admin.create_topic(TOPIC, queues=QUEUES)
         ours, theirs = NameServer(names, quarry.pid), NameServer(rocketmq.names, rocketmq.pid)
         client = {"remoting": "yes"}
         aimed = JavaLoad(

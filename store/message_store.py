@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from quarry_mq.kv import KvError
 from quarry_mq.protocol.messages.property_names import LIGHT_QUEUE_OFFSETS, LIGHT_QUEUES
 from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK
 from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
@@ -55,7 +56,7 @@ from quarry_mq.store.record import (
     tags_code,
 )
 from quarry_mq.store.settings import COPY_GROWTH_MAX, StoreSettings
-from quarry_mq.store.state.deleted_topics import DeletedTopics
+from quarry_mq.store.state.deletions import Deletions
 
 _make: Final = tuple.__new__
 """`_make(Appended, (…))` is `Appended(…)` at half the price: a NamedTuple's constructor is Python code that does just
@@ -77,7 +78,7 @@ class MessageStore:
         reader: CommitLogReader,
         offsets: QueueOffsets,
         pending: PendingMessages,
-        deleted_topics: DeletedTopics | None = None,
+        deletions: Deletions | None = None,
         indexes: KeyIndexes = NO_INDEXES,
     ) -> None:
         """Take over a log that is durable as a whole, and whose last store time `times` knows."""
@@ -87,7 +88,7 @@ class MessageStore:
         self._reader = reader
         self._pending = pending
         self._indexes = indexes
-        self._deleted_topics = deleted_topics
+        self._deletions = deletions
         self._offsets = offsets
         self._queues = offsets.queues
         self._encode_batch: EncodeBatch = encode_batch
@@ -322,18 +323,18 @@ class MessageStore:
         Returns the requests that were dispatched, so that the caller can wake exactly the consumers that wait for them.
         """
         requests = self._offsets.undispatched_below(up_to)
-        # not the end of the last request: records of a deleted topic may follow, and a restart must not dispatch them
-        # again
+        # not the end of the last request: records that no queue holds may follow
         end = min(up_to, self._writer.end)
         if end <= self._dispatched_up_to:
             return []
-        self._queues.put(requests, end)
+        queued = self._offsets.undeleted(requests)
+        self._queues.put(queued, end)
         self._pending.put(requests, end)
         for index in self._indexes.followers:
             index.hand_over(requests, end)
         self._offsets.dispatched(requests)
         self._dispatched_up_to = end
-        return requests
+        return queued
 
     def flush_entries(self) -> None:
         """Flush the entries: the long part of `flush_queues`, which may run at the same time as `dispatch`."""
@@ -416,7 +417,7 @@ class MessageStore:
         called from any thread.
         """
         record = self._record(at)
-        if self._deleted_topics is not None and at < self._deleted_topics.below(record.topic):
+        if self._deletions is not None and at < self._deletions.topic_deleted_at(record.topic):
             raise OffsetOutOfRange(f"the record at offset {at} was deleted together with its topic {record.topic}")
         return record
 
@@ -466,16 +467,23 @@ class MessageStore:
 
         Raises kv.KvError; then nothing is removed, and what was appended still becomes visible.
         """
-        queues = list(self._queues.queues(topic))
-        if self._deleted_topics is not None and (queues or self.is_undispatched(topic)):
-            self._deleted_topics.deleted(topic, self._writer.end)
-        self._offsets.delete_topic(topic, queues)
+        queues, end = list(self._queues.queues(topic)), self._writer.end
+        if self._deletions is None or not (queues or self.is_undispatched(topic)):
+            self._offsets.delete_topic(topic, queues, end)
+            return len(queues)
+        before = self._deletions.topic_deleted_at(topic)
+        self._deletions.topic_deleted(topic, end)
+        try:
+            self._offsets.delete_topic(topic, queues, end)
+        except KvError:
+            self._deletions.topic_deleted(topic, before)
+            raise
         return len(queues)
 
-    def settle_deleted_topics(self, log_begin: PhysicalOffset) -> None:
-        """Drop the notes on topics whose deleted messages all lie below `log_begin`. May be called from any thread."""
-        if self._deleted_topics is not None:
-            self._deleted_topics.settle(log_begin, self._writer.end)
+    def settle_deletions(self, log_begin: PhysicalOffset) -> None:
+        """Drop the notes on deletions whose records all lie below `log_begin`. May be called from any thread."""
+        if self._deletions is not None:
+            self._deletions.settle(log_begin, self._writer.end)
 
     def is_undispatched(self, topic: str) -> bool:
         """Return whether the log holds messages of the topic that are not visible yet."""
@@ -505,4 +513,6 @@ class MessageStore:
 
     def remove_ended(self, found: Sequence[LastEntry]) -> None:
         """Remove those light queues that are `still_ended`. Raises kv.KvError."""
+        if self._deletions is not None and found:
+            self._deletions.light_queues_removed([each.queue.topic for each in found], self._writer.end)
         self._offsets.remove_ended(found)

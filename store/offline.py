@@ -52,7 +52,7 @@ from quarry_mq.store.pending import PendingBefore, PendingMessages, open_pending
 from quarry_mq.store.record import Blank, Corrupt, Decoded, EndOfData, StoredMessage, Torn
 from quarry_mq.store.scan import RecordBatch, scan_log
 from quarry_mq.store.settings import HASH_ITEMS, HASH_SLOTS, IndexSettings
-from quarry_mq.store.state.deleted_topics import DeletedTopics
+from quarry_mq.store.state.deletions import Deletions
 from quarry_mq.store.state.identity import META, check_format, open_state_engine
 
 ENTRIES_PER_READ: Final = 1_024
@@ -572,7 +572,7 @@ class OfflineIndex:
         segments = self._store.segments
         if self._store.found.kind is not StoreKind.QUARRY:
             return segments.minimum
-        deleted_below = DeletedTopics(self._store.state_engine()).below(topic)
+        deleted_below = Deletions(self._store.state_engine()).topic_deleted_at(topic)
         return PhysicalOffset(min(max(deleted_below, segments.minimum), segments.end_of_files))
 
     def _read_log(

@@ -37,6 +37,7 @@ from quarry_mq.store.opening.parts import open_identity
 from quarry_mq.store.opening.repair import free_database_place
 from quarry_mq.store.pending import PendingMessages, reading
 from quarry_mq.store.recovery.recovery import bring_up_to
+from quarry_mq.store.state.deletions import Deletions
 from quarry_mq.store.state.identity import StoreIdentity
 
 
@@ -72,7 +73,12 @@ def rebuild(
                 raise StoreUnusable(root, f"its queues are in files (phase {phase.value}): `quarry pipeline migrate`")
             identity.queue_phase = phase.value
             # see `store.opening.queues`: in a store that had file queues, light queues get consecutive offsets
-            entries = StatedEntries(counts_light=identity.origin == StoreKind.ROCKETMQ_FILE.value)
+            deletions = Deletions(engine)
+            entries = StatedEntries(
+                counts_light=identity.origin == StoreKind.ROCKETMQ_FILE.value,
+                topics=deletions.topics(),
+                light_queues=deletions.light_queues_since(PhysicalOffset(0)),
+            )
             place = paths.consume_queue_rocksdb.with_name("consumequeue_rocksdb.rebuilding")
             made = QueueBuild(spark, disk, root, place, split_bytes).make(entries)
             aside = free_database_place(disk, paths)

@@ -7,7 +7,7 @@ instead, by which they are sorted and counted, and their value with the offset t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from quarry_mq.pipeline.source.arrow import fixed_binaries
+from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.store.consumequeue import EntryColumns, FileConsumeQueues
+from quarry_mq.store.consumequeue.dispatch import StoredAssignment, UndeletedEntries
 from quarry_mq.store.consumequeue.rocks_layout import ENTRY_DTYPE, ENTRY_SIZE, I64, entry_prefix
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
@@ -45,13 +47,18 @@ class LogEntries(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StatedEntries:
-    """Provide all entries, with the offsets that their records state."""
+    """Provide all entries but the deleted ones, with the offsets that their records state."""
 
     counts_light: bool
+    topics: Mapping[str, PhysicalOffset]
+    """The log offset at which each deleted topic was deleted last (`store.state.deletions`)."""
+    light_queues: Mapping[str, PhysicalOffset]
+    """The log offset at which each removed light queue was removed last."""
 
     @contextmanager
     def opened(self, root: Path) -> Iterator[EntriesOf]:  # noqa: ARG002 - records state all that entries need
-        yield entries_in
+        rule = UndeletedEntries(StoredAssignment(), self.topics, self.light_queues)
+        yield lambda batch: ScannedRequests(batch, slice(None), rule).entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +112,8 @@ def entry_rows(entries: EntryColumns, boundaries: Sequence[bytes], *, counts_lig
     With `counts_light` light queues get consecutive offsets, and all entries of one light queue are in the same part.
     """
     prefixes = [entry_prefix(queue) for queue in entries.queues]
-    # the entry of a light queue follows that of the record's own queue
-    counted = np.diff(entries.physical_offset, prepend=-1) == 0 if counts_light else np.zeros(len(entries), np.bool_)
+    of_light = np.array([counts_light and is_light_queue(queue.topic) for queue in entries.queues], np.bool_)
+    counted = of_light[entries.queue_index]
     key_ends = np.where(counted, entries.physical_offset, entries.queue_offset)
     parts = _parts(entries, prefixes, boundaries, counted)
     keys = pc.binary_join_element_wise(

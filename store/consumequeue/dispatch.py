@@ -26,20 +26,48 @@ _NOT_QUEUED: Final = (int(TransactionState.PREPARED), int(TransactionState.ROLLB
 
 
 class OffsetAssignment(Protocol):
-    """The rule that assigns a record its offset in a light queue."""
+    """The rule that says which entries a record gets, and with which offset in light queues."""
+
+    def topic_deleted_at(self, topic: str) -> PhysicalOffset:
+        """Return the offset below which records of the topic get no entry in their own queue; 0: all get one."""
 
     def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
         """Return the offset for the record at `at` whose property says `stored`; None: it needs no entry."""
 
 
-class StoredAssignment:
+class WithoutDeletions:
+    """Half of an `OffsetAssignment` that knows of no deletion: every record gets an entry in its own queue."""
+
+    def topic_deleted_at(self, topic: str) -> PhysicalOffset:  # noqa: ARG002
+        return PhysicalOffset(0)
+
+
+class UndeletedEntries:
+    """The entries that another rule gives, without those that were deleted with their queues."""
+
+    def __init__(
+        self, rule: OffsetAssignment, topics: Mapping[str, PhysicalOffset], light_queues: Mapping[str, PhysicalOffset]
+    ) -> None:
+        """Take the offset of the last deletion of each topic and light queue: records below it are deleted."""
+        self._rule = rule
+        self._topics = topics
+        self._light_queues = light_queues
+
+    def topic_deleted_at(self, topic: str) -> PhysicalOffset:
+        return self._topics.get(topic, PhysicalOffset(0))
+
+    def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
+        return None if at < self._light_queues.get(name, 0) else self._rule.offset_of(name, stored, at)
+
+
+class StoredAssignment(WithoutDeletions):
     """Use the offset that the record itself states: the rule of stores whose light queues live in RocksDB."""
 
     def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:  # noqa: ARG002
         return stored
 
 
-class DenseAssignment:
+class DenseAssignment(WithoutDeletions):
     """Assign offsets one after the other without holes: the rule of RocketMQ's file queues.
 
     A light queue named twice in one message gets one entry in a file queue, though the counter behind the stored
@@ -100,10 +128,10 @@ def is_queued(system_flag: int) -> bool:
     return system_flag & TRANSACTION_MASK not in _NOT_QUEUED
 
 
-def dispatch_request(record: StoredMessage, assignment: OffsetAssignment) -> DispatchRequest:
-    """Return the request of one record read back from the log."""
+def dispatch_request(record: StoredMessage, assignment: OffsetAssignment) -> DispatchRequest | None:
+    """Return the request of one record read back from the log; None if no queue has an entry of the record."""
     properties = record.properties
-    return DispatchRequest(
+    request = DispatchRequest(
         topic=record.topic,
         queue_number=record.queue_number,
         queue_offset=record.queue_offset,
@@ -114,6 +142,22 @@ def dispatch_request(record: StoredMessage, assignment: OffsetAssignment) -> Dis
         system_flag=record.system_flag,
         properties=properties,
         light_queues=tuple(light_queues(record.topic, properties, record.physical_offset, assignment)),
+    )
+    is_deleted = record.physical_offset < assignment.topic_deleted_at(record.topic)
+    return in_light_queues_alone(request) if is_deleted else request
+
+
+def in_light_queues_alone(request: DispatchRequest) -> DispatchRequest | None:
+    """Return the request for a record whose topic was deleted; None if the record goes to no light queue.
+
+    The queues of a topic are removed with it, but the light queues are not. The first of them takes the place of the
+    record's own queue.
+    """
+    if not request.light_queues:
+        return None
+    (name, offset), *others = request.light_queues
+    return request._replace(
+        topic=name, queue_number=LIGHT_QUEUE_NUMBER, queue_offset=offset, light_queues=tuple(others)
     )
 
 

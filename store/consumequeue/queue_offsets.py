@@ -9,7 +9,7 @@ from typing import Final
 
 from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
 from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
-from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER
+from quarry_mq.store.consumequeue.dispatch import LIGHT_QUEUE_NUMBER, in_light_queues_alone
 from quarry_mq.store.consumequeue.names import LastEntry
 from quarry_mq.store.consumequeue.protocol import ConsumeQueueStore
 from quarry_mq.store.message import DispatchRequest, Message, PhysicalOffset, QueueId, QueueOffset
@@ -44,8 +44,7 @@ class QueueOffsets:
 
     The max offset is what the queue store has stored, and the min offset is that of the first entry below it whose
     record the log still has. The next offset is one more than that of the last record that is appended and not
-    dispatched. A queue without such a record continues at its max offset, and a new light queue at the light floor. An
-    offset may be skipped if its record was deleted with its topic before it was dispatched.
+    dispatched. A queue without such a record continues at its max offset, and a new light queue at the light floor.
 
     Each cache either has the value that the layer below it would give, or has nothing. The layers, from above:
 
@@ -76,8 +75,8 @@ class QueueOffsets:
 
     "None yet": only recovery does this, and migration to a database that assigns no offsets yet. An undispatched
     record's offset is nowhere but in the next offsets: they are dropped only when the topic is deleted, and then the
-    record with them. Belongs to the thread that appends and dispatches. `kv.KvError` passes through; then nothing has
-    changed.
+    record gets no entry in its own queue. Belongs to the thread that appends and dispatches. `kv.KvError` passes
+    through; then nothing has changed.
     """
 
     def __init__(self, queues: ConsumeQueueStore, *, cached_max: int, light_floor: LightFloor | None = None) -> None:
@@ -86,6 +85,8 @@ class QueueOffsets:
         self._cached_max = cached_max
         self._light_floor = light_floor or LightFloor(None, lambda _: None)
         self._undispatched: list[DispatchRequest] = []
+        self._deleted: dict[str, PhysicalOffset] = {}
+        """Topics that were deleted while they had undispatched records, and where the log ended then."""
         self.next: dict[Queue, QueueOffset] = {}
         """The cached next offsets; read-only for callers."""
         self.bounds: Final = queues.bounds
@@ -139,9 +140,24 @@ class QueueOffsets:
             return requests[: bisect_left(requests, end, key=_physical_offset)]
         return requests
 
+    def undeleted(self, requests: list[DispatchRequest]) -> list[DispatchRequest]:
+        """Return what is to be put into queues of these requests: a topic may have been deleted since the append."""
+        if not self._deleted:
+            return requests
+        return [
+            kept
+            for each in requests
+            if (kept := in_light_queues_alone(each) if self._is_deleted(each) else each) is not None
+        ]
+
+    def _is_deleted(self, request: DispatchRequest) -> bool:
+        return request.physical_offset < self._deleted.get(request.topic, 0)
+
     def dispatched(self, requests: list[DispatchRequest]) -> None:
         """Record that the requests of `undispatched_below` were put into the queues."""
         self._undispatched = self._undispatched[len(requests) :]
+        if not self._undispatched:
+            self._deleted.clear()
         self.evict()
 
     def evict(self) -> None:
@@ -150,17 +166,21 @@ class QueueOffsets:
             self.next = {queue: self.next_of(queue) for queue in _queues_of(self._undispatched)}
 
     def is_undispatched(self, topic: str) -> bool:
-        """Return whether the log holds records of the topic that are not dispatched."""
-        return any(each.topic == topic for each in self._undispatched)
+        """Return whether the log holds records of the topic that are to be dispatched."""
+        return any(each.topic == topic and not self._is_deleted(each) for each in self._undispatched)
 
     # -- removal
 
-    def delete_topic(self, topic: str, queues: Iterable[QueueId]) -> None:
-        """Remove the topic's `queues`, which are all that it has, and its undispatched requests."""
+    def delete_topic(self, topic: str, queues: Iterable[QueueId], end: PhysicalOffset) -> None:
+        """Remove the topic's `queues`, which are all that it has, and its undispatched records; the log ends at `end`.
+
+        The records stay in the light queues that they name.
+        """
         self.queues.delete_topic(topic)
-        dropped = [QueueId(topic, each.queue_number) for each in self._undispatched if each.topic == topic]
-        self._undispatched = [each for each in self._undispatched if each.topic != topic]
-        self._drop([*queues, *dropped])
+        undispatched = [QueueId(topic, each.queue_number) for each in self._undispatched if each.topic == topic]
+        if undispatched:
+            self._deleted[topic] = end
+        self._drop([*queues, *undispatched])
 
     def still_ended(self, found: Sequence[LastEntry]) -> list[LastEntry]:
         """Return the light queues among these to which no message was appended since they were found."""

@@ -26,6 +26,7 @@ from quarry_mq.protocol.clock import Clock, ReportProgress
 from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
 from quarry_mq.store.commitlog.segments import SegmentPins, StoreTimes
 from quarry_mq.store.consumequeue import RocksConsumeQueues
+from quarry_mq.store.consumequeue.dispatch import UndeletedEntries
 from quarry_mq.store.consumequeue.queue_offsets import LightFloor, QueueOffsets
 from quarry_mq.store.engines import RocksStoreEngines, StoreEngines
 from quarry_mq.store.errors import StoreLocked, StoreUnusable
@@ -44,7 +45,7 @@ from quarry_mq.store.opening.queues import adopt_topics, advising
 from quarry_mq.store.opening.repair import NO_ORDERS, Damage, Orders, give_up_damaged, set_queues_aside
 from quarry_mq.store.pending import PendingMessages, reading
 from quarry_mq.store.recovery.checkpoint import StoreCheckpoint, durable_offset, known_of, read_checkpoint, taken_over
-from quarry_mq.store.recovery.recovery import RecoveryReport, backfill, bring_up_to, recover
+from quarry_mq.store.recovery.recovery import RecoveryReport, backfill, bring_up_to, delete_again, recover
 from quarry_mq.store.replication import ChangeLog, ReplicatedRows, SharedKind
 from quarry_mq.store.replication.change_log import open_change_log
 from quarry_mq.store.retention import LogExpiry, QueueExpiry
@@ -53,7 +54,7 @@ from quarry_mq.store.security.policies import PolicyTable
 from quarry_mq.store.security.sealer import Sealer
 from quarry_mq.store.security.users import UserTable
 from quarry_mq.store.settings import Durability, StoreSettings
-from quarry_mq.store.state.deleted_topics import DeletedTopics
+from quarry_mq.store.state.deletions import Deletions
 from quarry_mq.store.state.identity import DurableState, StoreIdentity
 from quarry_mq.store.state.in_flight_key import delete_beyond
 
@@ -312,8 +313,8 @@ class _Opening:
     ) -> tuple[MessageStore, StoreCheckpoint]:
         """Open the log for writing at the end that recovery left; flush all of it and write down that it is durable."""
         segments = parts.segments
-        deleted_topics = DeletedTopics(parts.state_engine)
-        deleted_topics.settle(segments.minimum, recovery.end)
+        deletions = Deletions(parts.state_engine)
+        deletions.settle(segments.minimum, recovery.end)
         lays_zeros = self._settings.durability is Durability.SYNC
         writer = CommitLogWriter(segments, recovery.end, lays_zeros=lays_zeros)
         closing.callback(writer.close)
@@ -339,7 +340,7 @@ class _Opening:
                 light_floor=LightFloor(parts.identity.light_floor, parts.identity.set_light_floor),
             ),
             pending=self._open_pending(parts, reader, closing),
-            deleted_topics=deleted_topics,
+            deletions=deletions,
             indexes=indexes,
         )
         checkpoint = StoreCheckpoint(
@@ -376,10 +377,15 @@ class _Opening:
         def save_position(position: PhysicalOffset) -> None:
             parts.identity.flushed_up_to = position
 
+        deletions = Deletions(parts.state_engine)
+        queues = parts.queues.store
+        watermark = max(queues.dispatched_up_to() or parts.segments.minimum, parts.segments.minimum)
+        if found.has_abort:
+            delete_again(queues, deletions.since(watermark))
         recovery = recover(
             parts.segments,
-            parts.queues.store,
-            parts.queues.assignment,
+            queues,
+            UndeletedEntries(parts.queues.assignment, deletions.topics(), deletions.light_queues_since(watermark)),
             flushed_up_to=durable_offset(self._disk, self._paths, parts.segments, found, known_of(parts.identity)),
             stop=stop_of(found),
             report=self._report,

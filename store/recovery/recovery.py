@@ -9,7 +9,7 @@ Recovery does not depend on how the log is read: pass 2 takes `store.scan.FoundR
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -152,6 +152,17 @@ def recover(
         queues.truncate(findings.end)
     queues.flush()
     return RecoveryReport(findings, removed)
+
+
+def delete_again(queues: ConsumeQueueStore, names: Iterable[str]) -> None:
+    """Delete the queues of topics, and light queues, that were deleted at or above the watermark of the queues.
+
+    A crash takes back what was not flushed: the deletion, or a part of it. Recovery puts the
+    entries of all records from the watermark on, without deleted ones, so all entries of these queues may go.
+    """
+    for name in names:
+        if any(queues.queues(name)):
+            queues.delete_topic(name)
 
 
 def examine(

@@ -19,6 +19,7 @@ from quarry_mq.store.consumequeue.dispatch import (
     LIGHT_QUEUE_NUMBER,
     OffsetAssignment,
     StoredAssignment,
+    in_light_queues_alone,
     is_queued,
     light_queues,
 )
@@ -51,6 +52,21 @@ class ScannedRequests(ColumnRequests):
         self._tags_codes = properties.tags_hashes()
         self._correct_scheduled()
         self._light_queues = self._find_light_queues(properties.may_name_light_queues(), assignment)
+        self._deleted = self._find_deleted(assignment)
+
+    def _find_deleted(self, assignment: OffsetAssignment) -> Flags:
+        """Return which rows were deleted with their topic, without those that no queue has an entry of."""
+        ends = np.array([assignment.topic_deleted_at(topic) for topic in self._batch.topics], np.int64)
+        columns = self._columns
+        if not ends.any():
+            return np.zeros(len(columns), np.bool_)
+        deleted = columns.physical_offset < ends[columns.topic_index]
+        kept = ~deleted
+        kept[list(self._light_queues)] = True
+        renumbered = np.cumsum(kept) - 1
+        self._columns, self._tags_codes = columns.select(kept), self._tags_codes[kept]
+        self._light_queues = {int(renumbered[row]): named for row, named in self._light_queues.items()}
+        return deleted[kept]
 
     def __len__(self) -> int:
         return len(self._columns)
@@ -70,7 +86,7 @@ class ScannedRequests(ColumnRequests):
     @cached_property
     def _requests(self) -> list[DispatchRequest]:
         columns, topics, light_queues = self._columns, self._batch.topics, self._light_queues
-        return [
+        requests = [
             DispatchRequest(
                 topics[topic],
                 number,
@@ -96,6 +112,11 @@ class ScannedRequests(ColumnRequests):
                 strict=True,
             )
         ]
+        for row in np.flatnonzero(self._deleted).tolist():
+            alone = in_light_queues_alone(requests[row])
+            assert alone is not None, "rows without any queue were left out"
+            requests[row] = alone
+        return requests
 
     @cached_property
     def entries(self) -> EntryColumns:
@@ -110,7 +131,7 @@ class ScannedRequests(ColumnRequests):
             self._tags_codes,
             columns.store_timestamp_ms,
         )
-        return _with_light_queues(own, self._light_queues) if self._light_queues else own
+        return _with_light_queues(own, self._light_queues, self._deleted) if self._light_queues else own
 
     def _queues(self) -> tuple[list[QueueId], Integers]:
         """Return the distinct queues, and the index of each record's queue."""
@@ -154,8 +175,10 @@ class ScannedRequests(ColumnRequests):
         return decode_properties(bytes(self._batch.segment[start : start + int(self._columns.properties_length[row])]))
 
 
-def _with_light_queues(own: EntryColumns, light: dict[int, tuple[tuple[str, QueueOffset], ...]]) -> EntryColumns:
-    """Return each record's entry, and one more for each light queue that it goes to."""
+def _with_light_queues(
+    own: EntryColumns, light: dict[int, tuple[tuple[str, QueueOffset], ...]], deleted: Flags
+) -> EntryColumns:
+    """Return each record's entry, unless it is deleted, and one more for each light queue that it goes to."""
     counts = np.ones(len(own), np.int64)
     counts[list(light)] += [len(named) for named in light.values()]
     first = np.cumsum(counts) - counts
@@ -166,7 +189,7 @@ def _with_light_queues(own: EntryColumns, light: dict[int, tuple[tuple[str, Queu
         for at, (name, offset) in enumerate(named, start=int(first[row]) + 1):
             queue_index[at] = numbers.setdefault(QueueId(name, LIGHT_QUEUE_NUMBER), len(numbers))
             queue_offset[at] = offset
-    return EntryColumns(
+    entries = EntryColumns(
         tuple(numbers),
         queue_index,
         queue_offset,
@@ -175,6 +198,11 @@ def _with_light_queues(own: EntryColumns, light: dict[int, tuple[tuple[str, Queu
         own.tags_code[rows],
         own.store_timestamp_ms[rows],
     )
+    if not deleted.any():
+        return entries
+    kept = np.ones(len(entries), np.bool_)
+    kept[first[deleted]] = False
+    return entries.select(kept).compact()
 
 
 _DEQUEUED: Final = DEQUEUED_MS.encode()

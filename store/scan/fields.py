@@ -287,8 +287,8 @@ def scan_records(
                 last_stored_ms = found.store_timestamp_ms
                 if found.physical_offset >= dispatch_from:
                     dispatched += 1
-                    if is_queued(found.system_flag):
-                        requests.append(dispatch_request(found, assignment))
+                    if is_queued(found.system_flag) and (request := dispatch_request(found, assignment)) is not None:
+                        requests.append(request)
             case Blank():
                 end = PhysicalOffset(found.physical_offset + found.size)
             case _:

@@ -15,7 +15,7 @@ It never holds the only copy of a message. It has one column family per table:
 | `shared`   | store.replication                 | versions of topics, groups, users and rules in a cluster |
 | `lite`     | store.metadata.lite               | which clients subscribe to which lite topics |
 
-Rows of `meta` are written by store.state.identity (what this store is), store.state.jobs, store.state.deleted_topics,
+Rows of `meta` are written by store.state.identity (what this store is), store.state.jobs, store.state.deletions,
 store.metadata.owners, store.migration.rows, store.verify.report, server.settings.live_settings and
 server.cluster.handover. Each has its own keys.
 

@@ -83,6 +83,7 @@ def entries_of(record: StoredMessage) -> Iterator[tuple[QueueId, ConsumeQueueEnt
     if not is_queued(record.system_flag):
         return
     request = dispatch_request(record, _ASSIGNMENT)
+    assert request is not None, "this assignment gives every record an entry"
     rest = (record.physical_offset, record.size, request.tags_code, record.store_timestamp_ms)
     yield QueueId(record.topic, record.queue_number), ConsumeQueueEntry(record.queue_offset, *rest)
     for name, offset in request.light_queues:

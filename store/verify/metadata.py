@@ -20,7 +20,7 @@ from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.metadata import ConsumerOffsetTable, TopicTable
 from quarry_mq.store.offline import OfflineStore, QueueReader
 from quarry_mq.store.rocketmq import RocketmqMetadata
-from quarry_mq.store.state.deleted_topics import DeletedTopics
+from quarry_mq.store.state.deletions import Deletions
 from quarry_mq.store.state.identity import INFLIGHT
 from quarry_mq.store.state.in_flight_key import INDEX_BEGIN, ROWS, index_key, parse_key
 from quarry_mq.store.verify.report import Check, Difference, Findings, Note
@@ -42,7 +42,7 @@ class Metadata(Protocol):
     def has_topic(self, name: str) -> bool: ...
 
     def deleted_below(self, topic: str) -> PhysicalOffset:
-        """Return the offset below which the topic was deleted; see `DeletedTopics.below`."""
+        """Return the offset below which the topic was deleted; see `Deletions.topic_deleted_at`."""
 
     def group_claims(self) -> Iterator[Claim]: ...
 
@@ -69,13 +69,13 @@ class QuarryMetadata:
         self._topics = TopicTable(engine)
         self._offsets = ConsumerOffsetTable(engine)
         self._in_flight = engine.family(INFLIGHT)
-        self._deleted_topics = DeletedTopics(engine)
+        self._deletions = Deletions(engine)
 
     def has_topic(self, name: str) -> bool:
         return self._topics.get(name) is not None
 
     def deleted_below(self, topic: str) -> PhysicalOffset:
-        return self._deleted_topics.below(topic)
+        return self._deletions.topic_deleted_at(topic)
 
     def group_claims(self) -> Iterator[Claim]:
         with self._naming_damage():

@@ -2,6 +2,7 @@
 
 The model has what the database stores as dictionaries and computes each answer from them without any cache. Caches of
 the code under test are so small that they drop queues all the time. Crashes lose what was not flushed, and cut the log.
+Whenever asked, queues that are made from the log and the notes on deletions have the same entries.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from quarry_mq.kv import KvError
 from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues
-from quarry_mq.store.consumequeue.again import end_of_stored, put_again
+from quarry_mq.store.consumequeue.dispatch import (
+    OffsetAssignment,
+    StoredAssignment,
+    UndeletedEntries,
+    in_light_queues_alone,
+)
 from quarry_mq.store.consumequeue.queue_offsets import LightFloor, QueueOffsets
 from quarry_mq.store.consumequeue.rocks import bounds as rocks_bounds
 from quarry_mq.store.consumequeue.rocks.bounds import RocksBounds, StagedEntries
@@ -31,6 +37,9 @@ from quarry_mq.store.consumequeue.rocks_layout import (
 )
 from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.native import NATIVE
+from quarry_mq.store.recovery.recovery import delete_again
+from quarry_mq.store.state.deletions import Deletions
+from quarry_mq.store.state.identity import FAMILIES
 from tests.consumequeue.samples import RECORD_SIZE, entry, physical, queues_over, request
 
 CACHED_MAX = 4
@@ -49,7 +58,7 @@ SOME = st.lists(st.sampled_from(ALL), min_size=1, max_size=6, unique=True)
 
 @dataclass
 class Stored:
-    """Stored rows of queues as dictionaries; implements `again.RestartableQueues` and `again.StoredQueues` on them."""
+    """Stored rows of queues as dictionaries."""
 
     rows: dict[QueueId, dict[int, int]] = field(default_factory=dict)
     """Queue offset and number of the record of each entry."""
@@ -90,10 +99,6 @@ class Stored:
                     self.max_offsets[queue] = each.physical_offset, offset
         self.watermark = dispatched_up_to
 
-    def end_for(self, queue: QueueId, offset: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
-        last_physical = self.max_offsets.get(queue, (0, 0))[0]
-        return end_of_stored(self, queue, offset, at, maximum=self.maximum(queue), last_physical=last_physical)
-
     def restart_at(self, queue: QueueId, offset: QueueOffset) -> None:
         entries = {each: number for each, number in self.rows.get(queue, {}).items() if each < offset}
         self.rows[queue] = entries
@@ -127,6 +132,22 @@ def offsets_of(each: DispatchRequest) -> list[tuple[QueueId, int]]:
     return [(QueueId(each.topic, each.queue_number), int(each.queue_offset)), *lights]
 
 
+def undeleted_by(rule: OffsetAssignment, requests: Sequence[DispatchRequest]) -> list[DispatchRequest]:
+    """The requests as a scan of the log makes them by a rule, which knows of deletions."""
+    made = []
+    for each in requests:
+        lights = [
+            (name, offset)
+            for name, offset in each.light_queues
+            if rule.offset_of(name, offset, each.physical_offset) is not None
+        ]
+        found: DispatchRequest | None = each._replace(light_queues=tuple(lights))
+        if each.physical_offset < rule.topic_deleted_at(each.topic):
+            found = in_light_queues_alone(each._replace(light_queues=tuple(lights)))
+        made += [] if found is None else [found]
+    return made
+
+
 class OffsetsMachine(RuleBasedStateMachine):
     """A store of queues in RocksDB whose every answer is compared with the model's."""
 
@@ -143,8 +164,9 @@ class OffsetsMachine(RuleBasedStateMachine):
         self.log: list[DispatchRequest] = []
         self.undispatched: list[DispatchRequest] = []
         self.dropped_below = 0
-        self.deleted, self.entries_ahead = False, False
-        """Whether a topic was deleted since the last flush, and whether only entries were flushed after that."""
+        self.deletions = Deletions(MemoryEngine(FAMILIES, write_ahead_log=True))
+        self.deleted_at: dict[str, int] = {}
+        """Where the log ended when a topic was deleted, or a light queue removed, for the last time."""
         self.floor = LightFloor(None, lambda _: None)
         self.own_floor: dict[QueueId, int] = {}
         """The offset above those of the light queue of this name that was removed."""
@@ -168,12 +190,6 @@ class OffsetsMachine(RuleBasedStateMachine):
             self.queues.use(NATIVE)
         self.offsets = QueueOffsets(self.queues, cached_max=CACHED_MAX, light_floor=self.floor)
         self.warmed: bytes | None = b""
-        self.skipped: dict[QueueId, set[int]] = {}
-        """Next offsets that light queues may have since records were deleted with topics before they were dispatched.
-
-        After two such records of a queue the next offset is above the last of them. The next offset is above the first
-        if the cache dropped the queue in between.
-        """
 
     # -- what happens to queues
 
@@ -222,29 +238,45 @@ class OffsetsMachine(RuleBasedStateMachine):
         end = PhysicalOffset(last.physical_offset + RECORD_SIZE)
         requests = self.offsets.undispatched_below(end)
         assert requests == [each for each in self.undispatched if each.physical_offset < end]
+        queued = self.offsets.undeleted(requests)
+        assert queued == self.undeleted(requests)
         if fails:
             with pytest.MonkeyPatch.context() as broken:
                 broken.setattr(self.engine, "write", refuse)
                 with pytest.raises(KvError):
-                    self.queues.put(requests, end)
+                    self.queues.put(queued, end)
             return
-        self.queues.put(requests, end)
-        self.stored.put(requests, end)
+        self.queues.put(queued, end)
+        self.stored.put(queued, end)
         self.undispatched = self.undispatched[len(requests) :]
         self.offsets.dispatched(requests)
 
     @rule(topic=st.sampled_from(TOPICS), compared=st.booleans())
     def delete_topic(self, topic: str, compared: bool) -> None:
-        self.offsets.delete_topic(topic, list(self.queues.queues(topic)))
-        self.deleted = True
+        end = PhysicalOffset(physical(len(self.log)))
+        self.deletions.topic_deleted(topic, end)
+        self.deleted_at[topic] = end
+        self.offsets.delete_topic(topic, list(self.queues.queues(topic)), end)
         for queue in [each for each in QUEUES if each.topic == topic]:
             self.stored.remove(queue)
-        for each in [each for each in self.undispatched if each.topic == topic]:
-            for queue, offset in offsets_of(each)[1:]:
-                self.skipped.setdefault(queue, set()).add(offset + 1)
-        self.undispatched = [each for each in self.undispatched if each.topic != topic]
         if compared:
             self.ask(QUEUES, at_once=False)
+
+    def undeleted(self, requests: list[DispatchRequest]) -> list[DispatchRequest]:
+        """The requests of the entries that are left: those of a record's own queue go with its topic."""
+        kept = []
+        for each in requests:
+            lights = tuple(
+                (name, offset)
+                for name, offset in each.light_queues
+                if each.physical_offset >= self.deleted_at.get(name, 0)
+            )
+            left: DispatchRequest | None = each._replace(light_queues=lights)
+            if each.physical_offset < self.deleted_at.get(each.topic, 0):
+                left = in_light_queues_alone(each._replace(light_queues=lights))
+            if left is not None:
+                kept.append(left)
+        return kept
 
     @rule(below=st.integers(1, 60))
     def remove_light_queues(self, below: int) -> None:
@@ -257,10 +289,12 @@ class OffsetsMachine(RuleBasedStateMachine):
             if each in self.stored.max_offsets and self.stored.max_offsets[each][0] < below * 100
         }
         assert {each.queue for each in still} == wanted - busy
+        end = PhysicalOffset(physical(len(self.log)))
+        self.deletions.light_queues_removed([each.queue.topic for each in still], end)
         self.offsets.remove_ended(still)
         for each in still:
             self.stored.remove(each.queue)
-            self.skipped.pop(each.queue, None)
+            self.deleted_at[each.queue.topic] = end
             self.own_floor[each.queue] = each.last.queue_offset + 1
 
     @rule(records=st.lists(st.integers(0, 16), min_size=1, max_size=3), asked=SOME)
@@ -296,24 +330,15 @@ class OffsetsMachine(RuleBasedStateMachine):
     def flush_entries(self) -> None:
         self.queues.flush_entries()
         self.durable.rows = deepcopy(self.stored.rows)
-        self.entries_ahead = self.deleted
 
     @rule()
     def flush(self) -> None:
         self.queues.flush()
         self.durable = deepcopy(self.stored)
-        self.deleted, self.entries_ahead = False, False
 
     @rule(lost=st.integers(0, 12), pages=st.integers(0, 9), asked=st.sets(st.sampled_from(ALL)))
     def crash(self, lost: int, pages: int, asked: set[QueueId]) -> None:
-        """The process dies: unflushed rows are gone, perhaps with the end of the log; a start puts the rest again.
-
-        One history is left out, since its answers are wrong: if entries alone were flushed after a topic was deleted,
-        a crash brings the topic's old maximum back while its new entries stay. The maximum is right again once the
-        new records are dispatched again, but not if the log has lost them.
-        """
-        if self.entries_ahead:
-            lost = 0
+        """The process dies: unflushed rows are gone, perhaps with the end of the log; a start puts the rest again."""
         self.engine.crash()
         begin = self.stored.log_begin
         self.stored = deepcopy(self.durable)
@@ -321,7 +346,6 @@ class OffsetsMachine(RuleBasedStateMachine):
         self.log = [each for each in self.log if each.physical_offset < max(begin, physical(len(self.log) - lost))]
         end = physical(len(self.log))
         self.undispatched = []
-        self.deleted, self.entries_ahead = False, False
         self.open()
         self.warm(pages=pages)
         for queue in sorted(asked):
@@ -330,11 +354,30 @@ class OffsetsMachine(RuleBasedStateMachine):
             self.queues.truncate(end)
             self.stored.truncate(end, self.min_offsets_at)
             self.durable = deepcopy(self.stored)
-        again = [each for each in self.log if each.physical_offset >= max(self.stored.watermark, begin)]
-        put_again(self.stored, again, end)
+        for name in [each for each, at in self.deleted_at.items() if at >= self.stored.watermark]:
+            for queue in [each for each in ALL if each.topic == name]:
+                self.stored.remove(queue)
+        delete_again(self.queues, self.deletions.since(PhysicalOffset(self.stored.watermark)))
+        again = self.undeleted([each for each in self.log if each.physical_offset >= max(self.stored.watermark, begin)])
+        self.stored.put(again, end)
         self.queues.put_again(again, end)
+        self.deletions.settle(PhysicalOffset(self.dropped_below), end)
+        self.deleted_at = {name: min(at, end) for name, at in self.deleted_at.items()}
         self.offsets = QueueOffsets(self.queues, cached_max=CACHED_MAX, light_floor=self.floor)
         self.ask(sorted(asked), at_once=True)
+
+    @rule()
+    def make_again(self) -> None:
+        """Queues that are made from the log and the notes on deletions have the entries that the live ones have."""
+        begin, engine = self.stored.log_begin, MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY])
+        made = queues_over(engine, begin, CACHED_MAX)
+        end = self.undispatched[0].physical_offset if self.undispatched else PhysicalOffset(physical(len(self.log)))
+        rule = UndeletedEntries(
+            StoredAssignment(), self.deletions.topics(), self.deletions.light_queues_since(PhysicalOffset(begin))
+        )
+        made.put_again(undeleted_by(rule, [each for each in self.log if begin <= each.physical_offset < end]), end)
+        for queue in ALL:
+            assert made.entries(queue, QueueOffset(0), 1_000) == self.stored.entries(queue, QueueOffset(0), 1_000)
 
     # -- what is asked
 
@@ -370,15 +413,13 @@ class OffsetsMachine(RuleBasedStateMachine):
         assert self.queues.queues_of(topic) == stored
 
     def compare_next(self, queue: QueueId, offset: int) -> None:
-        pending = [at for each in self.undispatched for main, at in offsets_of(each) if main == queue]
+        pending = [at for each in self.undeleted(self.undispatched) for main, at in offsets_of(each) if main == queue]
         maximum = self.stored.maximum(queue)
         if queue in LIGHTS and not pending and maximum == 0:
             # the floor may have risen for another queue since this one was cached
-            highest = max(self.floor.offset, *self.skipped.get(queue, ()), 0)
-            assert self.own_floor.get(queue, 0) <= offset <= highest, queue
+            assert self.own_floor.get(queue, 0) <= offset <= self.floor.offset, queue
             return
-        wanted = pending[-1] + 1 if pending else maximum
-        assert offset == wanted or (wanted < offset and offset in self.skipped.get(queue, ())), queue
+        assert offset == (pending[-1] + 1 if pending else maximum), queue
 
 
 class NativeOffsetsMachine(OffsetsMachine):

@@ -40,8 +40,7 @@ class Ledger:
         self._seen: dict[tuple[QueueId, int], tuple[int, bytes]] = {}  # place in the log, body
         self._topics: set[str] = set()
         self._topics_in_doubt: set[str] = set()
-        # Messages of deleted topics that were visible: they may come back until the queues are flushed. Those that
-        # were only in the log may come back at any time.
+        # messages of a topic whose deletion has begun: they are there or not, and come back no more once it has ended
         self._deleted: set[bytes] = set()
         self._gone: set[bytes] = set()
         self._positions: dict[tuple[str, QueueId], int] = {}
@@ -89,10 +88,6 @@ class Ledger:
         """Allow everything below to be gone from now on."""
         self._expired_up_to = max(self._expired_up_to, up_to)
 
-    def queues_flushed(self) -> None:
-        self._gone |= self._deleted
-        self._deleted = set()
-
     def position(self, group: str, queue: QueueId) -> int | None:
         return self._positions.get((group, queue))
 
@@ -119,8 +114,7 @@ class Ledger:
         self._topics_in_doubt.add(name)
         for queue in [each for each in self._stored if each.topic == name]:
             for offset, each in self._stored.pop(queue).items():
-                if (queue, offset) in self._seen:
-                    self._deleted.add(each.body)
+                self._deleted.add(each.body)
                 self._seen.pop((queue, offset), None)
         for table in (self._positions, self._written, self._began, self._acknowledged, self._handing):
             for key in [each for each in table if each[1].topic == name]:
@@ -128,11 +122,12 @@ class Ledger:
 
     def topic_deleted(self, name: str) -> None:
         self._topics_in_doubt.discard(name)
+        self._gone |= self._deleted
+        self._deleted = set()
 
     def stopped(self) -> None:
         self._stop_was_clean = True
         self._flushed = max([self._flushed, *(each.end for kept in self._stored.values() for each in kept.values())])
-        self.queues_flushed()
 
     def crashed(self, *, power_loss: bool) -> None:
         self._power_was_lost |= power_loss
@@ -222,11 +217,13 @@ class Ledger:
         self._seen = {}
         for queue, entries in found.items():
             for offset, (at, body) in entries.items():
-                # if it was deleted, the crash has taken that back
+                # the crash has come before the deletion
                 self._deleted.discard(body)
                 self._seen[queue, offset] = at, body
                 if self._attempts[body].queue == queue:
                     self._stored[queue][offset] = Stored(body, at, ends.get(body, end))
+        self._gone |= self._deleted
+        self._deleted = set()
         self._flushed = int(store.messages.flushed_up_to)
         for key in list(self._written):
             position = store.offsets.get(*key)

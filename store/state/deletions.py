@@ -1,0 +1,105 @@
+"""The module remembers which queues were deleted, and where the log ended then: the log has no record of a deletion.
+
+The records of a deleted queue stay in the log until their segments expire. With these rows the queues are a function of
+the log and of `quarry/`: a record below a deletion of its queue has no entry there. The rows are in the family `meta`:
+
+    key    "deleted:" and the topic (UTF-8)
+    value  i64, where the log ended when the topic was deleted last
+
+    key    "removed:", i64, where the log ended, and the name of a light queue (UTF-8)
+    value  empty
+
+A topic has one row. Light queues may be a million, so their rows are in the order of the log: a start reads the newest
+ones, and those of expired segments are removed by one range delete. A row is durable before its queues are deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final
+
+from quarry_mq.kv import KeyRange, KeyValueEngine
+from quarry_mq.kv.keys import prefix_end, prefix_range
+from quarry_mq.store.message import PhysicalOffset
+from quarry_mq.store.state.identity import META
+
+_TOPIC: Final = b"deleted:"
+_LIGHT: Final = b"removed:"
+_OFFSET: Final = Struct(">q")
+_NAME: Final = len(_LIGHT) + _OFFSET.size
+
+
+class Deletions:
+    """The table holds the rows of deleted topics and of removed light queues. May be used from any thread.
+
+    A deletion "at" an offset deleted all records of its queue below this offset and none at or above it.
+    """
+
+    def __init__(self, engine: KeyValueEngine) -> None:
+        self._engine = engine
+        self._family = engine.family(META)
+
+    # -- writing
+
+    def topic_deleted(self, topic: str, end: PhysicalOffset) -> None:
+        """Note durably that a topic is deleted at the end of the log; 0 takes the note back."""
+        batch = self._engine.batch()
+        key = _TOPIC + topic.encode()
+        if end:
+            batch.put(self._family, key, _OFFSET.pack(end))
+        else:
+            batch.delete(self._family, key)
+        self._engine.write(batch, sync=True)
+
+    def light_queues_removed(self, names: Iterable[str], end: PhysicalOffset) -> None:
+        """Note durably that light queues are removed at the end of the log."""
+        batch = self._engine.batch()
+        prefix = _LIGHT + _OFFSET.pack(end)
+        for name in names:
+            batch.put(self._family, prefix + name.encode(), b"")
+        self._engine.write(batch, sync=True)
+
+    def settle(self, minimum: PhysicalOffset, end: PhysicalOffset) -> None:
+        """Adapt the rows to a log from `minimum` to `end`.
+
+        Deletions below the minimum are dropped, but not those at the minimum: their queues may not be flushed since.
+        Deletions above the end are moved to the end: new records take the place of the records that were lost there.
+        """
+        batch = self._engine.batch()
+        for topic, below in self.topics().items():
+            if below < minimum:
+                batch.delete(self._family, _TOPIC + topic.encode())
+            elif below > end:
+                batch.put(self._family, _TOPIC + topic.encode(), _OFFSET.pack(end))
+        expired = KeyRange(_LIGHT, _LIGHT + _OFFSET.pack(minimum))
+        if self._family.scan(expired, limit=1):
+            batch.delete_range(self._family, expired)
+        for name, below in self.light_queues_since(PhysicalOffset(end + 1)).items():
+            batch.delete(self._family, _LIGHT + _OFFSET.pack(below) + name.encode())
+            batch.put(self._family, _LIGHT + _OFFSET.pack(end) + name.encode(), b"")
+        if len(batch):
+            self._engine.write(batch)
+
+    # -- reading
+
+    def topic_deleted_at(self, topic: str) -> PhysicalOffset:
+        """Return where the topic was deleted last; 0 if the log has no records from before a deletion."""
+        value = self._family.get(_TOPIC + topic.encode())
+        return PhysicalOffset(0 if value is None else _OFFSET.unpack(value)[0])
+
+    def topics(self) -> dict[str, PhysicalOffset]:
+        """Return where each deleted topic was deleted last."""
+        return {
+            key[len(_TOPIC) :].decode(): PhysicalOffset(_OFFSET.unpack(value)[0])
+            for key, value in self._family.iterate(prefix_range(_TOPIC))
+        }
+
+    def light_queues_since(self, at: PhysicalOffset) -> dict[str, PhysicalOffset]:
+        """Return where each light queue was removed last, of those removed at or above an offset."""
+        rows = self._family.iterate(KeyRange(_LIGHT + _OFFSET.pack(at), prefix_end(_LIGHT)))
+        return {key[_NAME:].decode(): PhysicalOffset(_OFFSET.unpack_from(key, len(_LIGHT))[0]) for key, _ in rows}
+
+    def since(self, at: PhysicalOffset) -> set[str]:
+        """Return the topics and light queues that were deleted at or above an offset."""
+        return {*self.light_queues_since(at), *(topic for topic, below in self.topics().items() if below >= at)}
