@@ -81,6 +81,8 @@ def rebuild(
             )
             place = paths.consume_queue_rocksdb.with_name("consumequeue_rocksdb.rebuilding")
             made = QueueBuild(spark, disk, root, place, split_bytes).make(entries)
+            # where queues without messages go on: a broker's next start finds it from the positions of groups
+            identity.queues_made_again = True
             aside = free_database_place(disk, paths)
             disk.move(place, paths.consume_queue_rocksdb)
             waiting = _find_waiting(disk, root, identity, made.dispatched_up_to)

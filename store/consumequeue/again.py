@@ -1,10 +1,10 @@
 """Put entries again from the log, also for queues that RocketMQ deleted and that began again at a lower offset.
 
-Deletions by this broker are known (`store.state.deletions`), and the entries of deleted records are left out. RocketMQ records no
-deletion. It shows in the offsets: a record has an offset that the queue has already given to an earlier record. Two
-kinds of stored entries may then be wrong and are removed. First, the entries from before the deletion. Second, after a
-crash, entries of records further on in the log may be stored already; they are put again later, if their records are
-still there.
+Deletions by this broker are known (`store.state.deletions`), and the entries of deleted records are left out. RocketMQ
+records no deletion. It shows in the offsets: a record has an offset that the queue has already given to an earlier
+record. Two kinds of stored entries may then be wrong and are removed. First, the entries from before the deletion.
+Second, after a crash, entries of records further on in the log may be stored already; they are put again later, if
+their records are still there.
 """
 
 from __future__ import annotations

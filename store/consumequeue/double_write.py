@@ -112,6 +112,12 @@ class DoubleWriteConsumeQueues(OneByOne):
         if self.rocks is not None:
             self.rocks.put_again(self._for_rocks(requests), dispatched_up_to)
 
+    def reserve(self, queue: QueueId, next_offset: QueueOffset) -> None:
+        if self.files is not None:
+            self.files.reserve(queue, next_offset)
+        if self.rocks is not None and (self.files is None or self.is_doubled(queue.topic)):
+            self.rocks.reserve(queue, next_offset)
+
     def is_doubled(self, topic: str) -> bool:
         """Return whether the topic is double-written, given that both stores are set."""
         return is_file_name(topic) and (self._doubled is None or self._doubled(topic))

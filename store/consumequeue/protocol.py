@@ -72,6 +72,13 @@ class ConsumeQueueStore(Protocol):
         stored after it.
         """
 
+    def reserve(self, queue: QueueId, next_offset: QueueOffset) -> None:
+        """Let offsets of an empty queue begin at `next_offset`, as in a queue whose entries have all expired.
+
+        The log does not show the next offset of such a queue. A queue whose max offset is already that high stays as it
+        is. Durable with the next flush.
+        """
+
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
         """Return at most `limit` entries with offset >= start, ascending, none below the log's min offset.
 

@@ -23,9 +23,10 @@ import structlog
 
 from quarry_mq.kv import EngineFull, KeyValueEngine, KvError
 from quarry_mq.protocol.clock import Clock, ReportProgress
+from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
 from quarry_mq.store.commitlog.segments import SegmentPins, StoreTimes
-from quarry_mq.store.consumequeue import RocksConsumeQueues
+from quarry_mq.store.consumequeue import ConsumeQueueStore, RocksConsumeQueues
 from quarry_mq.store.consumequeue.dispatch import UndeletedEntries
 from quarry_mq.store.consumequeue.queue_offsets import LightFloor, QueueOffsets
 from quarry_mq.store.engines import RocksStoreEngines, StoreEngines
@@ -44,6 +45,7 @@ from quarry_mq.store.opening.parts import StoreParts, open_parts, stop_of
 from quarry_mq.store.opening.queues import adopt_topics, advising
 from quarry_mq.store.opening.repair import NO_ORDERS, Damage, Orders, give_up_damaged, set_queues_aside
 from quarry_mq.store.pending import PendingMessages, reading
+from quarry_mq.store.record.layout import RECORD_SIZE_MINIMUM
 from quarry_mq.store.recovery.checkpoint import StoreCheckpoint, durable_offset, known_of, read_checkpoint, taken_over
 from quarry_mq.store.recovery.recovery import RecoveryReport, backfill, bring_up_to, delete_again, recover
 from quarry_mq.store.replication import ChangeLog, ReplicatedRows, SharedKind
@@ -382,6 +384,8 @@ class _Opening:
         watermark = max(queues.dispatched_up_to() or parts.segments.minimum, parts.segments.minimum)
         if found.has_abort:
             delete_again(queues, deletions.since(watermark))
+        if queues.dispatched_up_to() is None and len(parts.segments):
+            parts.identity.queues_made_again = True
         recovery = recover(
             parts.segments,
             queues,
@@ -436,6 +440,9 @@ class _Opening:
             identity.seen_up_to = end
             if lowered or in_flight:
                 log.warning("groups were ahead of the log", offsets_lowered=lowered, deliveries_forgotten=in_flight)
+        if identity.queues_made_again:
+            reserve_offsets(queues, tables, end)
+            identity.queues_made_again = False
         return tables
 
     def _import_metadata(self, engine: KeyValueEngine, tables: StoreTables, identity: StoreIdentity) -> None:
@@ -445,6 +452,22 @@ class _Opening:
         identity.pending_before = metadata.pending
         import_metadata(metadata, tables.topics, tables.groups, tables.offsets, engine)
         log.info("metadata imported", topics=len(metadata.topics), groups=len(metadata.groups))
+
+
+def reserve_offsets(queues: ConsumeQueueStore, tables: StoreTables, end: PhysicalOffset) -> None:
+    """Let queues whose messages have all expired go on at the highest position of a group, durably.
+
+    The log has no record of such a queue, so a queue that is made again from the log would begin at 0, and the groups
+    would miss its next messages.
+    """
+    position_max = end // RECORD_SIZE_MINIMUM  # a log of this size cannot have had more records
+    for _, queue, position in tables.offsets.all_rows():
+        if position > position_max or queues.next_offset(queue) >= position:
+            continue
+        minimum, maximum = queues.bounds(queue)
+        if minimum == maximum and (is_light_queue(queue.topic) or tables.topics.get(queue.topic) is not None):
+            queues.reserve(queue, position)
+    queues.flush()
 
 
 def warn_of_missing_begin(segments: SegmentList, began_at: PhysicalOffset | None) -> None:

@@ -15,7 +15,7 @@ ones, and those of expired segments are removed by one range delete. A row is du
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final
 
@@ -75,9 +75,9 @@ class Deletions:
         expired = KeyRange(_LIGHT, _LIGHT + _OFFSET.pack(minimum))
         if self._family.scan(expired, limit=1):
             batch.delete_range(self._family, expired)
-        for name, below in self.light_queues_since(PhysicalOffset(end + 1)).items():
-            batch.delete(self._family, _LIGHT + _OFFSET.pack(below) + name.encode())
-            batch.put(self._family, _LIGHT + _OFFSET.pack(end) + name.encode(), b"")
+        for key, _ in self._light_rows(PhysicalOffset(end + 1)):
+            batch.delete(self._family, key)
+            batch.put(self._family, _LIGHT + _OFFSET.pack(end) + key[_NAME:], b"")
         if len(batch):
             self._engine.write(batch)
 
@@ -97,8 +97,13 @@ class Deletions:
 
     def light_queues_since(self, at: PhysicalOffset) -> dict[str, PhysicalOffset]:
         """Return where each light queue was removed last, of those removed at or above an offset."""
-        rows = self._family.iterate(KeyRange(_LIGHT + _OFFSET.pack(at), prefix_end(_LIGHT)))
-        return {key[_NAME:].decode(): PhysicalOffset(_OFFSET.unpack_from(key, len(_LIGHT))[0]) for key, _ in rows}
+        return {
+            key[_NAME:].decode(): PhysicalOffset(_OFFSET.unpack_from(key, len(_LIGHT))[0])
+            for key, _ in self._light_rows(at)
+        }
+
+    def _light_rows(self, at: PhysicalOffset) -> Iterator[tuple[bytes, bytes]]:
+        return self._family.iterate(KeyRange(_LIGHT + _OFFSET.pack(at), prefix_end(_LIGHT)))
 
     def since(self, at: PhysicalOffset) -> set[str]:
         """Return the topics and light queues that were deleted at or above an offset."""

@@ -38,6 +38,7 @@ The identity of a store is what it knows about itself: a few rows in the `meta` 
 | `units_per_file`  | i64                     | how many entries a file of the file queues holds |
 | `files_up_to`     | i64                     | the file queues hold all entries of records below, durably; 0: unknown |
 | `files_emptied`   | ASCII `deleted`         | no queue file is left, and none has to be: all topics were deleted |
+| `made_again`      | empty                   | queues are made again from the log; empty ones may go on too low |
 | `light_floor`     | i64                     | above the offsets of all light queues that were removed for being idle |
 | `held_before`     | JSON                    | what RocketMQ had done with messages that wait (`store.pending`) |
 | `hash_index`      | JSON                    | how far RocketMQ's index files are kept up (`store.index`) |
@@ -292,6 +293,20 @@ class StoreIdentity:
     @rocksdb_entries.setter
     def rocksdb_entries(self, counts: EntryCounts) -> None:
         self._put(b"sparse_rocksdb", _COUNTS.pack(*counts))
+
+    @property
+    def queues_made_again(self) -> bool:
+        """Return whether queues are made again from the log, and empty ones may go on too low."""
+        return self._family.get(b"made_again") is not None
+
+    @queues_made_again.setter
+    def queues_made_again(self, value: bool) -> None:
+        batch = self._engine.batch()
+        if value:
+            batch.put(self._family, b"made_again", b"")
+        else:
+            batch.delete(self._family, b"made_again")
+        self._engine.write(batch, sync=True)
 
     def clear_file_progress(self) -> None:
         """Note that the file queues are gone, or about to be removed: the whole log is to be put again."""

@@ -26,6 +26,7 @@ from quarry_mq.store.message import Appended, Host, Message, PhysicalOffset, Que
 from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.native import NATIVE
 from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.opening.repair import Orders
 from quarry_mq.store.settings import Durability, IndexSettings, StoreSettings
 from quarry_mq.store.state.in_flight_key import subscription_prefix
 from tests.faults.code_paths import BEGUN, CACHED_QUEUES_MAX, COMPARED, ENCODED, CodePath, encoded_message
@@ -93,7 +94,7 @@ class Machine:
         self.clock = ManualClock()
         self._living: OpenStore | None = None
 
-    def start(self) -> Broker:
+    def start(self, *, rebuild_queues: bool = False) -> Broker:
         engines: StoreEngines = self.engines
         settings = StoreSettings(
             root=self.kernel.path("/store"),
@@ -108,7 +109,14 @@ class Machine:
         if self.code_path is not CodePath.APPEND:
             # below what settings allow
             object.__setattr__(settings, "cached_queues_max", CACHED_QUEUES_MAX)
-        store = open_store(settings, disk=self.disk, clock=self.clock, report=lambda _: None, engines=engines)
+        store = open_store(
+            settings,
+            disk=self.disk,
+            clock=self.clock,
+            report=lambda _: None,
+            engines=engines,
+            orders=Orders(rebuild_queues=rebuild_queues),
+        )
         self._living = store
         return Broker(self, store)
 

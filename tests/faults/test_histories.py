@@ -125,6 +125,20 @@ class Histories(RuleBasedStateMachine):
         self.start()
         assert self.live().store.recovery.findings.records == 0
 
+    @rule(code_path=code_paths)
+    def make_queues_again(self, code_path: CodePath) -> None:
+        """Queues that are made again from the log have the messages that the live ones had."""
+        self.live().flush()
+        before = self.live().content()
+        self.live().stop()
+        self.machine.code_path = code_path
+        self.broker = self.machine.start(rebuild_queues=True)
+        self.broker.check()
+        found = self.broker.content()
+        assert {queue: entries for queue, entries in found.items() if entries} == {
+            queue: entries for queue, entries in before.items() if entries
+        }
+
     @rule(power_loss=st.booleans(), seed=st.integers(0, 1000))
     def crash(self, power_loss: bool, seed: int) -> None:
         self.machine.kernel.chance.seed(seed)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,9 @@ from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.queue_phase import QueueMode
 from quarry_mq.store.message import ConsumeQueueEntry, Message, PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.metadata import Topic, TopicType
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 from quarry_mq.store.settings import StoreSettings
 from quarry_mq.store.state.deletions import Deletions
@@ -21,8 +25,8 @@ from quarry_mq.store.state.identity import FAMILIES
 from tests.store.assembly import message
 
 
-def opened(root: Path) -> OpenStore:
-    settings = StoreSettings(root=root, segment_size=64 * 1024)
+def opened(root: Path, mode: QueueMode | None = None) -> OpenStore:
+    settings = StoreSettings(root=root, segment_size=64 * 1024, queue_mode=mode, units_per_file=16)
     return open_store(settings, disk=PosixDisk(), clock=ManualClock(), report=lambda _: None)
 
 
@@ -33,6 +37,7 @@ def test_rows_leave_with_the_messages_and_fall_with_the_logs_end() -> None:
         deletions.topic_deleted(name, PhysicalOffset(end))
         deletions.light_queues_removed([f"%LMQ%{name}", f"%LMQ%{name}2"], PhysicalOffset(end))
     assert deletions.since(PhysicalOffset(200)) == {"b", "ü", "%LMQ%b", "%LMQ%b2", "%LMQ%ü", "%LMQ%ü2"}
+    deletions.light_queues_removed(["%LMQ%ü"], PhysicalOffset(320))  # removed twice: both notes have to fall
     deletions.settle(PhysicalOffset(101), PhysicalOffset(250))
     assert [deletions.topic_deleted_at(name) for name in ("a", "b", "ü", "none")] == [0, 200, 250, 0]
     left = {"%LMQ%b": 200, "%LMQ%b2": 200, "%LMQ%ü": 250, "%LMQ%ü2": 250}
@@ -169,4 +174,58 @@ def test_a_deletion_that_fails_leaves_no_note(tmp_path: Path, monkeypatch: pytes
         with pytest.raises(KvError):
             store.messages.delete_topic("orders")
     assert Deletions(store.state_engine).topic_deleted_at("orders") == 0
+    store.close()
+
+
+@pytest.mark.parametrize("mode", [QueueMode.ROCKSDB, QueueMode.FILE, QueueMode.DOUBLE_WRITE])
+def test_a_queue_whose_messages_have_expired_goes_on_after_a_rebuild(tmp_path: Path, mode: QueueMode) -> None:
+    """A group that has read five messages would miss the next five if the queue began at 0 again."""
+    store = opened(tmp_path, mode)
+    queue, light = QueueId("orders", 0), QueueId("%LMQ%a", 0)
+    store.topics.create(Topic("orders", TopicType.NORMAL, 2, 2))
+    store.messages.append([message("orders", INNER_MULTI_DISPATCH=light.topic) for _ in range(5)])
+    while len(store.segments) < 3 or store.messages.appended_up_to < store.segments.bases[2]:
+        store.messages.append([message("bills", body=bytes(8_000))])
+    store.messages.dispatch(store.messages.flush())
+    store.messages.flush_queues()
+    batch = store.state_engine.batch()
+    store.offsets.stage(batch, "readers", queue, QueueOffset(5))
+    store.offsets.stage(batch, "readers", light, QueueOffset(5))
+    store.offsets.stage(batch, "readers", QueueId("unknown", 0), QueueOffset(5))
+    store.offsets.stage(batch, "mistaken", QueueId("orders", 1), QueueOffset(1 << 40))
+    store.state_engine.write(batch)
+    minimum = store.segments.bases[2]
+    store.expiry.announce(minimum)
+    store.expiry.retire(minimum)
+    store.expiry.remover.run()
+    assert store.messages.bounds(queue) == (5, 5)
+    store.close()
+    for name in ("consumequeue", "consumequeue_rocksdb"):
+        shutil.rmtree(tmp_path / name, ignore_errors=True)
+    store = opened(tmp_path, mode)
+    assert store.messages.bounds(queue) == (5, 5)
+    assert store.messages.bounds(light) == (5, 5)
+    assert store.messages.bounds(QueueId("orders", 1)) == (0, 0), "no log of this size had so many messages"
+    assert store.messages.bounds(QueueId("unknown", 0)) == (0, 0)
+    assert store.messages.append([message("orders")])[0].queue_offset == 5
+    store.close()
+
+
+def test_queues_of_rocketmq_without_messages_go_on_where_their_groups_are(
+    golden_copy: Callable[[str], Path],
+) -> None:
+    """RocketMQ's queue files know the next offset, the log does not: the groups' positions do, too."""
+    root = golden_copy("file-clean") / "store"
+    offsets = root / "config" / "consumerOffset.json"
+    table = json.loads(offsets.read_text()) if offsets.exists() else {"offsetTable": {}}
+    table["offsetTable"]["bills@readers"] = {"3": 7}
+    offsets.write_text(json.dumps(table))
+    topics = root / "config" / "topics.json"
+    known = json.loads(topics.read_text())
+    like = next(iter(known["topicConfigTable"].values()))
+    known["topicConfigTable"]["bills"] = {**like, "topicName": "bills", "readQueueNums": 4, "writeQueueNums": 4}
+    topics.write_text(json.dumps(known))
+    store = opened(root)
+    assert store.offsets.get("readers", QueueId("bills", 3)) == 7
+    assert store.messages.bounds(QueueId("bills", 3)) == (7, 7)
     store.close()

@@ -415,10 +415,12 @@ class RocksConsumeQueues:
     def delete_topic(self, topic: str) -> None:
         """Remove the topic by range deletes, without a list of its queues (rmq#9454). Durable with the next flush."""
         require_no_checkpoint(topic)
+        keys = topic_range(topic)
+        if not (self._offsets.scan(keys, limit=1) or self._entries_family.scan(keys, limit=1)):
+            return  # every range delete makes reads slower
         self._removals += 1
         queues = list(self.queues(topic))  # other cached queues of the topic are cached as not existing
         batch = self._engine.batch()
-        keys = topic_range(topic)
         batch.delete_range(self._entries_family, keys)
         batch.delete_range(self._offsets, keys)
         self._engine.write(batch)
