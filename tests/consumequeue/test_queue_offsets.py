@@ -336,9 +336,22 @@ class OffsetsMachine(RuleBasedStateMachine):
         self.queues.flush()
         self.durable = deepcopy(self.stored)
 
-    @rule(lost=st.integers(0, 12), pages=st.integers(0, 9), asked=st.sets(st.sampled_from(ALL)))
-    def crash(self, lost: int, pages: int, asked: set[QueueId]) -> None:
-        """The process dies: unflushed rows are gone, perhaps with the end of the log; a start puts the rest again."""
+    @rule(lost=st.integers(0, 12), pages=st.integers(0, 9), asked=st.sets(st.sampled_from(ALL)), twice=st.booleans())
+    def crash(self, lost: int, pages: int, asked: set[QueueId], twice: bool) -> None:
+        """The process dies: unflushed rows are gone, perhaps with the end of the log; a start puts the rest again.
+
+        `twice`: the start dies, too, before its end. At the end of a start the queues are flushed.
+        """
+        self.die_and_recover(lost, pages, asked)
+        if twice:
+            self.die_and_recover(0, pages, asked)
+        self.flush()
+        end = PhysicalOffset(physical(len(self.log)))
+        self.deletions.settle(PhysicalOffset(self.dropped_below), end)
+        self.deleted_at = {name: min(at, end) for name, at in self.deleted_at.items()}
+        self.ask(sorted(asked), at_once=True)
+
+    def die_and_recover(self, lost: int, pages: int, asked: set[QueueId]) -> None:
         self.engine.crash()
         begin = self.stored.log_begin
         self.stored = deepcopy(self.durable)
@@ -361,10 +374,7 @@ class OffsetsMachine(RuleBasedStateMachine):
         again = self.undeleted([each for each in self.log if each.physical_offset >= max(self.stored.watermark, begin)])
         self.stored.put(again, end)
         self.queues.put_again(again, end)
-        self.deletions.settle(PhysicalOffset(self.dropped_below), end)
-        self.deleted_at = {name: min(at, end) for name, at in self.deleted_at.items()}
         self.offsets = QueueOffsets(self.queues, cached_max=CACHED_MAX, light_floor=self.floor)
-        self.ask(sorted(asked), at_once=True)
 
     @rule()
     def make_again(self) -> None:
