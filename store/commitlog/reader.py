@@ -32,6 +32,8 @@ from quarry_mq.store.record.layout import HEAD_BYTES
 
 WINDOW_BYTES: Final = 128 * 1024
 """Bytes that are fetched at once. How much a device reads ahead around a page that is missing, the system decides."""
+WINDOW_BYTES_MAX: Final = 1024 * 1024
+"""Bytes that are fetched at once for records that are read together: records of other queues lie between them."""
 
 
 class _Window(NamedTuple):
@@ -119,17 +121,15 @@ class CommitLogReader:
         """
         if self._native is None or not entries:
             return None
-        end = self.end
-        base, begin, view, _, segment, whole = self._window_at(entries[0].physical_offset, end)
-        first, last = entries[0].physical_offset - base, entries[-1].physical_offset + entries[-1].size - base
-        if begin <= first and last <= len(view):
+        end, at = self.end, entries[0].physical_offset
+        size = entries[-1].physical_offset + entries[-1].size - at
+        base, begin, view, _, segment, whole = self._window_at(at, end, size if size <= WINDOW_BYTES_MAX else 1)
+        last = at - base + size
+        if begin <= at - base and last <= len(view):
             return self._native.join(view, base, end, entries, REPLACED_TOPIC)
         try:
-            if last - first <= WINDOW_BYTES:
-                segment.fetch(first, last - first)
-            else:
-                for each in entries:
-                    segment.fetch(each.physical_offset - base, each.size)
+            for each in entries:
+                segment.fetch(each.physical_offset - base, each.size)
         except (OSError, ValueError):  # ValueError: an entry lies in another segment
             return None
         return self._native.join(whole[:last], base, end, entries, REPLACED_TOPIC)
@@ -199,15 +199,17 @@ class CommitLogReader:
             return Corrupt(physical_offset, f"its bytes cannot be read: {error.strerror}")
         return decode_record(view, position, physical_offset, check_crc=check_crc)
 
-    def _window_at(self, offset: PhysicalOffset, end: PhysicalOffset) -> _Window:
-        """Return the window in which a byte lies; an empty one if not all of the window can be read."""
+    def _window_at(self, offset: PhysicalOffset, end: PhysicalOffset, size: int = 1) -> _Window:
+        """Return the window in which `size` bytes lie, as far as the segment has them; an empty one if not all of the
+        window can be read.
+        """
         last = self._last
         removals = self._segments.removals
         # as long as no segment is removed, the log's beginning stays where it is
         if last is not None and last[3] == removals and 0 <= offset - last[0] < self._segment_size and offset < end:
             base, begin, view, _, segment, whole = last
             position = offset - base
-            if begin <= position < len(view):
+            if begin <= position and position + size <= len(view):
                 return last
         else:
             if not self._segments.minimum <= offset < end:
@@ -216,7 +218,7 @@ class CommitLogReader:
             whole = segment.view()
             position = offset - base
         begin = position - position % WINDOW_BYTES
-        until = min(begin + WINDOW_BYTES, self._segment_size)
+        until = min(position + size + -(position + size) % WINDOW_BYTES, self._segment_size)
         try:
             segment.fetch(begin, until - begin)
         except OSError:

@@ -9,7 +9,7 @@ import pytest
 
 from quarry_mq.store.commitlog import CommitLogReader, CommitLogWriter, SegmentList
 from quarry_mq.store.errors import OffsetOutOfRange, StoreDamaged
-from quarry_mq.store.fs.posix import PosixDisk
+from quarry_mq.store.fs.posix import PosixDisk, PosixSegment
 from quarry_mq.store.message import ConsumeQueueEntry, PhysicalOffset, QueueOffset
 from quarry_mq.store.native import NATIVE, WHY_NOT
 from quarry_mq.store.record import (
@@ -209,6 +209,35 @@ def test_records_that_the_device_cannot_give_are_corrupt_and_all_others_are_read
     assert next_whole(segments, first) is None
     with pytest.raises(OSError, match=r"the file ends before position"):
         list(scan_log(segments, START))
+
+
+@pytest.mark.skipif(NATIVE is None, reason=f"no native part: {WHY_NOT}")
+def test_records_of_one_queue_among_others_are_fetched_by_one_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments = SegmentList(PosixDisk(), tmp_path, 1 << 20)
+    writer = CommitLogWriter(segments, START)
+    placed = list(dict(append(writer, 2_000, number, crc_property=True) for number in range(400)).items())
+    writer.commit()
+    reader = CommitLogReader(segments)
+    assert NATIVE is not None
+    reader.use(NATIVE)
+    fetched: list[tuple[int, int]] = []
+    fetch = PosixSegment.fetch
+
+    def counted(segment: PosixSegment, position: int, size: int) -> None:
+        fetched.append((position, size))
+        fetch(segment, position, size)
+
+    monkeypatch.setattr(PosixSegment, "fetch", counted)
+    for queue in range(8):
+        entries = [
+            ConsumeQueueEntry(QueueOffset(number), at, len(encoded), 0, 0)
+            for number, (at, encoded) in enumerate(placed[queue : queue + 256 : 8])
+        ]
+        assert reader.join(entries) == b"".join(encoded for _, encoded in placed[queue : queue + 256 : 8])
+    assert len(fetched) < 8, "a pull from the next queue finds most of it in memory"
+    assert max(size for _, size in fetched) < 256 * 2_500
 
 
 def test_a_size_that_no_record_has_makes_nobody_read_up_to_it(tmp_path: Path) -> None:
