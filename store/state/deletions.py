@@ -9,8 +9,10 @@ the log and of `quarry/`: a record below a deletion of its queue has no entry th
     key    "removed:", i64, where the log ended, and the name of a light queue (UTF-8)
     value  empty
 
-A topic has one row. Light queues may be a million, so their rows are in the order of the log: a start reads the newest
-ones, and those of expired segments are removed by one range delete. A row is durable before its queues are deleted.
+A topic has one row, which is durable before its queues are deleted. Light queues may be a million, so their rows are in
+the order of the log: a start reads the newest ones, and those of expired segments are removed by one range delete. They
+become durable with the next synchronous write, as the positions of groups that leave with the light queues do. If a
+power cut takes a row and not the removal, the light queue is found and removed again.
 """
 
 from __future__ import annotations
@@ -53,12 +55,12 @@ class Deletions:
         self._engine.write(batch, sync=True)
 
     def light_queues_removed(self, names: Iterable[str], end: PhysicalOffset) -> None:
-        """Note durably that light queues are removed at the end of the log."""
+        """Note that light queues are removed at the end of the log."""
         batch = self._engine.batch()
         prefix = _LIGHT + _OFFSET.pack(end)
         for name in names:
             batch.put(self._family, prefix + name.encode(), b"")
-        self._engine.write(batch, sync=True)
+        self._engine.write(batch)
 
     def settle(self, minimum: PhysicalOffset, end: PhysicalOffset) -> None:
         """Adapt the rows to a log from `minimum` to `end`.
