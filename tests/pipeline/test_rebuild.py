@@ -44,12 +44,14 @@ from quarry_mq.store.tools.queue_migration import Orders, Target
 from quarry_mq.store.tools.queue_migration import migrate as migrate_alone
 from quarry_mq.store.verify import verify
 from quarry_mq.store.verify.log import entries_in
+from quarry_mq.store.verify.report import Check
 from tests import golden
 from tests.conftest import GoldenStore
 from tests.pipeline.tables import messages, table
 from tests.record.records import message
 from tests.scan.logs import random_messages, sent, write_log
 from tests.store.assembly import message as to_store
+from tests.store.test_deletions import live_through_deletions
 from tests.verify.faults import fill_everything
 from tests.verify.stores import fill
 
@@ -200,6 +202,25 @@ def test_a_queue_that_began_again_is_rebuilt_across_ranges(spark: SparkSession, 
     rebuilt = rebuild(spark, disk, tmp_path / "ours", split_bytes=8_000)
     assert rebuilt.queues.entries == 150
     assert families(tmp_path / "ours") == families(tmp_path / "theirs")
+
+
+def test_what_was_deleted_does_not_come_back(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with closing(opened(root)) as running:
+        live_through_deletions(running)
+        queue = QueueId("orders", 1)
+        bounds = running.messages.bounds(queue)
+    expected = families(root)
+    without_database(root)
+    rebuild(spark, PosixDisk(), root, split_bytes=500)
+    assert families(root) == expected
+    with closing(opened(root)) as running:
+        assert running.messages.bounds(queue) == bounds
+        assert not running.identity.queues_made_again, "where empty queues go on is settled"
+    assert families(root) == expected
+    with OfflineStore.open(PosixDisk(), root) as store:
+        found = verify(store, lambda _: None).differences
+    assert {each.check for each in found} == {Check.TOPICS}, "these topics have no metadata"
 
 
 @pytest.mark.slow
