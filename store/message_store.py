@@ -480,10 +480,10 @@ class MessageStore:
             raise
         return len(queues)
 
-    def settle_deletions(self, log_begin: PhysicalOffset) -> None:
-        """Drop the notes on deletions whose records all lie below `log_begin`. May be called from any thread."""
+    def drop_deletions(self, log_begin: PhysicalOffset) -> None:
+        """Drop the notes on deletions below `log_begin`. May be called from any thread."""
         if self._deletions is not None:
-            self._deletions.settle(log_begin, self._writer.end)
+            self._deletions.drop_below(log_begin)
 
     def is_undispatched(self, topic: str) -> bool:
         """Return whether the log holds messages of the topic that are not visible yet."""

@@ -316,7 +316,8 @@ class _Opening:
         """Open the log for writing at the end that recovery left; flush all of it and write down that it is durable."""
         segments = parts.segments
         deletions = Deletions(parts.state_engine)
-        deletions.settle(segments.minimum, recovery.end)
+        deletions.drop_below(segments.minimum)
+        deletions.lower_to(recovery.end)
         lays_zeros = self._settings.durability is Durability.SYNC
         writer = CommitLogWriter(segments, recovery.end, lays_zeros=lays_zeros)
         closing.callback(writer.close)

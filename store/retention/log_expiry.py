@@ -55,7 +55,7 @@ class ExpiringMessages(Protocol):
     @property
     def queues_durable_up_to(self) -> PhysicalOffset: ...
 
-    def settle_deletions(self, log_begin: PhysicalOffset) -> None: ...
+    def drop_deletions(self, log_begin: PhysicalOffset) -> None: ...
 
 
 class LogExpiry:
@@ -185,7 +185,7 @@ class LogExpiry:
         self._identity.log_begin = minimum
         if not self.remover.is_stuck:
             # not up to `minimum`: the files before it are there until they are moved, and a start would read them
-            self._messages.settle_deletions(self._segments.minimum)
+            self._messages.drop_deletions(self._segments.minimum)
 
     def retire(self, minimum: PhysicalOffset) -> PhysicalOffset:
         """Do step 2: let log and queues begin at `minimum`, the base of a segment; the remover gets the files before

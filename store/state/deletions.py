@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from struct import Struct
+from threading import Lock
 from typing import Final
 
 from quarry_mq.kv import KeyRange, KeyValueEngine
@@ -41,6 +42,8 @@ class Deletions:
     def __init__(self, engine: KeyValueEngine) -> None:
         self._engine = engine
         self._family = engine.family(META)
+        self._lock = Lock()
+        """Held while the row of a topic is replaced: `drop_below` must not drop the note on a deletion of now."""
 
     # -- writing
 
@@ -52,7 +55,8 @@ class Deletions:
             batch.put(self._family, key, _OFFSET.pack(end))
         else:
             batch.delete(self._family, key)
-        self._engine.write(batch, sync=True)
+        with self._lock:
+            self._engine.write(batch, sync=True)
 
     def light_queues_removed(self, names: Iterable[str], end: PhysicalOffset) -> None:
         """Note that light queues are removed at the end of the log."""
@@ -62,21 +66,28 @@ class Deletions:
             batch.put(self._family, prefix + name.encode(), b"")
         self._engine.write(batch)
 
-    def settle(self, minimum: PhysicalOffset, end: PhysicalOffset) -> None:
-        """Adapt the rows to a log from `minimum` to `end`.
+    def drop_below(self, minimum: PhysicalOffset) -> None:
+        """Drop the notes on deletions below the beginning of the log: it has no deleted records of these any more.
 
-        Deletions below the minimum are dropped, but not those at the minimum: their queues may not be flushed since.
-        Deletions above the end are moved to the end: new records take the place of the records that were lost there.
+        Deletions at the beginning stay: their queues may not be flushed since.
         """
+        with self._lock:
+            batch = self._engine.batch()
+            for topic, below in self.topics().items():
+                if below < minimum:
+                    batch.delete(self._family, _TOPIC + topic.encode())
+            expired = KeyRange(_LIGHT, _LIGHT + _OFFSET.pack(minimum))
+            if self._family.scan(expired, limit=1):
+                batch.delete_range(self._family, expired)
+            if len(batch):
+                self._engine.write(batch)
+
+    def lower_to(self, end: PhysicalOffset) -> None:
+        """Move deletions above the end of the log to the end: new records take the place of the records lost there."""
         batch = self._engine.batch()
         for topic, below in self.topics().items():
-            if below < minimum:
-                batch.delete(self._family, _TOPIC + topic.encode())
-            elif below > end:
+            if below > end:
                 batch.put(self._family, _TOPIC + topic.encode(), _OFFSET.pack(end))
-        expired = KeyRange(_LIGHT, _LIGHT + _OFFSET.pack(minimum))
-        if self._family.scan(expired, limit=1):
-            batch.delete_range(self._family, expired)
         for key, _ in self._light_rows(PhysicalOffset(end + 1)):
             batch.delete(self._family, key)
             batch.put(self._family, _LIGHT + _OFFSET.pack(end) + key[_NAME:], b"")

@@ -347,7 +347,8 @@ class OffsetsMachine(RuleBasedStateMachine):
             self.die_and_recover(0, pages, asked)
         self.flush()
         end = PhysicalOffset(physical(len(self.log)))
-        self.deletions.settle(PhysicalOffset(self.dropped_below), end)
+        self.deletions.drop_below(PhysicalOffset(self.dropped_below))
+        self.deletions.lower_to(end)
         self.deleted_at = {name: min(at, end) for name, at in self.deleted_at.items()}
         self.ask(sorted(asked), at_once=True)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -38,7 +40,8 @@ def test_rows_leave_with_the_messages_and_fall_with_the_logs_end() -> None:
         deletions.light_queues_removed([f"%LMQ%{name}", f"%LMQ%{name}2"], PhysicalOffset(end))
     assert deletions.since(PhysicalOffset(200)) == {"b", "ü", "%LMQ%b", "%LMQ%b2", "%LMQ%ü", "%LMQ%ü2"}
     deletions.light_queues_removed(["%LMQ%ü"], PhysicalOffset(320))  # removed twice: both notes have to fall
-    deletions.settle(PhysicalOffset(101), PhysicalOffset(250))
+    deletions.drop_below(PhysicalOffset(101))
+    deletions.lower_to(PhysicalOffset(250))
     assert [deletions.topic_deleted_at(name) for name in ("a", "b", "ü", "none")] == [0, 200, 250, 0]
     left = {"%LMQ%b": 200, "%LMQ%b2": 200, "%LMQ%ü": 250, "%LMQ%ü2": 250}
     assert deletions.light_queues_since(PhysicalOffset(0)) == left
@@ -229,3 +232,29 @@ def test_queues_of_rocketmq_without_messages_go_on_where_their_groups_are(
     assert store.offsets.get("readers", QueueId("bills", 3)) == 7
     assert store.messages.bounds(QueueId("bills", 3)) == (7, 7)
     store.close()
+
+
+def test_a_deletion_while_expired_notes_are_removed_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expiry removes notes on a thread of its own, which may have read the note before the topic is deleted again."""
+    deletions = Deletions(MemoryEngine(FAMILIES, write_ahead_log=True))
+    deletions.topic_deleted("orders", PhysicalOffset(100))
+    has_read, begun = Event(), Event()
+    topics = Deletions.topics
+
+    def read(table: Deletions) -> dict[str, PhysicalOffset]:
+        found = topics(table)
+        has_read.set()
+        begun.wait(5)
+        return found
+
+    monkeypatch.setattr(Deletions, "topics", read)
+    with ThreadPoolExecutor(2) as threads:
+        settled = threads.submit(deletions.drop_below, PhysicalOffset(200))
+        assert has_read.wait(5)
+        deleted = threads.submit(deletions.topic_deleted, "orders", PhysicalOffset(300))
+        with pytest.raises(TimeoutError):
+            deleted.result(0.2)
+        begun.set()
+        settled.result(5)
+        deleted.result(5)
+    assert deletions.topic_deleted_at("orders") == 300
