@@ -7,6 +7,7 @@ derived data a function of the commit log.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from quarry_mq.protocol.messages.property_names import LIGHT_QUEUE_OFFSETS, LIGHT_QUEUES
@@ -28,18 +29,16 @@ _NOT_QUEUED: Final = (int(TransactionState.PREPARED), int(TransactionState.ROLLB
 class OffsetAssignment(Protocol):
     """The rule that says which entries a record gets, and with which offset in light queues."""
 
-    def topic_deleted_at(self, topic: str) -> PhysicalOffset:
-        """Return the offset below which records of the topic get no entry in their own queue; 0: all get one."""
+    @property
+    def deleted_topics(self) -> Mapping[str, PhysicalOffset]:
+        """The offset by topic below which records of the topic get no entry in their own queue."""
 
     def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
         """Return the offset for the record at `at` whose property says `stored`; None: it needs no entry."""
 
 
-class WithoutDeletions:
-    """Half of an `OffsetAssignment` that knows of no deletion: every record gets an entry in its own queue."""
-
-    def topic_deleted_at(self, topic: str) -> PhysicalOffset:  # noqa: ARG002
-        return PhysicalOffset(0)
+NO_DELETED_TOPICS: Final[Mapping[str, PhysicalOffset]] = MappingProxyType({})
+"""The `deleted_topics` of rules that give every record an entry in its own queue."""
 
 
 class UndeletedEntries:
@@ -50,24 +49,23 @@ class UndeletedEntries:
     ) -> None:
         """Take the offset of the last deletion of each topic and light queue: records below it are deleted."""
         self._rule = rule
-        self._topics = topics
+        self.deleted_topics = topics
         self._light_queues = light_queues
-
-    def topic_deleted_at(self, topic: str) -> PhysicalOffset:
-        return self._topics.get(topic, PhysicalOffset(0))
 
     def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:
         return None if at < self._light_queues.get(name, 0) else self._rule.offset_of(name, stored, at)
 
 
-class StoredAssignment(WithoutDeletions):
+class StoredAssignment:
     """Use the offset that the record itself states: the rule of stores whose light queues live in RocksDB."""
+
+    deleted_topics = NO_DELETED_TOPICS
 
     def offset_of(self, name: str, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset | None:  # noqa: ARG002
         return stored
 
 
-class DenseAssignment(WithoutDeletions):
+class DenseAssignment:
     """Assign offsets one after the other without holes: the rule of RocketMQ's file queues.
 
     A light queue named twice in one message gets one entry in a file queue, though the counter behind the stored
@@ -77,6 +75,8 @@ class DenseAssignment(WithoutDeletions):
 
     No state of its own is needed to resume: an unknown queue continues after its last entry below the record.
     """
+
+    deleted_topics = NO_DELETED_TOPICS
 
     def __init__(
         self, queues: StoredQueues, *, ends_where_stored: bool = True, cached_queues_max: int = 262_144
@@ -143,7 +143,7 @@ def dispatch_request(record: StoredMessage, assignment: OffsetAssignment) -> Dis
         properties=properties,
         light_queues=tuple(light_queues(record.topic, properties, record.physical_offset, assignment)),
     )
-    is_deleted = record.physical_offset < assignment.topic_deleted_at(record.topic)
+    is_deleted = record.physical_offset < assignment.deleted_topics.get(record.topic, 0)
     return in_light_queues_alone(request) if is_deleted else request
 
 

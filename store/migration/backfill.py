@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.consumequeue import ColumnRequests, EntryColumns, FileConsumeQueues, RocksConsumeQueues
-from quarry_mq.store.consumequeue.dispatch import WithoutDeletions
+from quarry_mq.store.consumequeue.dispatch import NO_DELETED_TOPICS
 from quarry_mq.store.consumequeue.files.layout import ENTRY_SIZE, entries_in, is_file_name, real
 from quarry_mq.store.consumequeue.files.open_files import OpenFiles
 from quarry_mq.store.consumequeue.search import FoundEntry, first_at_least
@@ -136,13 +136,15 @@ class _Expected(NamedTuple):
 _NO_MORE: Final = _Expected(0, (1 << 63) - 1)
 
 
-class PresentAssignment(WithoutDeletions):
+class PresentAssignment:
     """Assigns light queues the offsets that the file queues hold.
 
     Implements `store.consumequeue.dispatch.OffsetAssignment`. RocketMQ's offsets differ from what its records state
     (`DenseAssignment`), and a topic may have been deleted and created again. So each entry is looked up: nearly always
     it is the one after the previous entry.
     """
+
+    deleted_topics = NO_DELETED_TOPICS
 
     def __init__(self, entries: PresentEntries) -> None:
         self._entries = entries

@@ -47,7 +47,7 @@ from quarry_mq.store.opening.repair import NO_ORDERS, Damage, Orders, give_up_da
 from quarry_mq.store.pending import PendingMessages, reading
 from quarry_mq.store.record.layout import RECORD_SIZE_MINIMUM
 from quarry_mq.store.recovery.checkpoint import StoreCheckpoint, durable_offset, known_of, read_checkpoint, taken_over
-from quarry_mq.store.recovery.recovery import RecoveryReport, backfill, bring_up_to, delete_again, recover
+from quarry_mq.store.recovery.recovery import RecoveryReport, backfill, bring_up_to, delete_again, recover, watermark_of
 from quarry_mq.store.replication import ChangeLog, ReplicatedRows, SharedKind
 from quarry_mq.store.replication.change_log import open_change_log
 from quarry_mq.store.retention import LogExpiry, QueueExpiry
@@ -382,7 +382,7 @@ class _Opening:
 
         deletions = Deletions(parts.state_engine)
         queues = parts.queues.store
-        watermark = max(queues.dispatched_up_to() or parts.segments.minimum, parts.segments.minimum)
+        watermark = watermark_of(queues, parts.segments)
         if found.has_abort:
             delete_again(queues, deletions.since(watermark))
         if queues.dispatched_up_to() is None and len(parts.segments):

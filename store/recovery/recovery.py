@@ -154,6 +154,11 @@ def recover(
     return RecoveryReport(findings, removed)
 
 
+def watermark_of(queues: DispatchedQueues, segments: SegmentList) -> PhysicalOffset:
+    """Return the offset at and above which records are to be dispatched: not below the beginning of the log."""
+    return PhysicalOffset(max(queues.dispatched_up_to() or segments.minimum, segments.minimum))
+
+
 def delete_again(queues: ConsumeQueueStore, names: Iterable[str]) -> None:
     """Delete the queues of topics, and light queues, that were deleted at or above the watermark of the queues.
 
@@ -182,7 +187,7 @@ def examine(
     """
     # pass 1: where to begin. Below the watermark everything is dispatched; below `flushed_up_to` all is whole.
     dispatched = queues.dispatched_up_to()
-    watermark = PhysicalOffset(max(dispatched or segments.minimum, segments.minimum))
+    watermark = watermark_of(queues, segments)
     start = _start(segments, watermark, flushed_up_to, stop)
     total_bytes = max(start, _data_end(segments)) - start
 

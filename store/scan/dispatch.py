@@ -5,7 +5,7 @@ The requests equal those of `store.consumequeue.dispatch.dispatch_request`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final, overload
 
@@ -52,14 +52,16 @@ class ScannedRequests(ColumnRequests):
         self._tags_codes = properties.tags_hashes()
         self._correct_scheduled()
         self._light_queues = self._find_light_queues(properties.may_name_light_queues(), assignment)
-        self._deleted = self._find_deleted(assignment)
+        self._deleted = self._leave_out_deleted(assignment.deleted_topics)
 
-    def _find_deleted(self, assignment: OffsetAssignment) -> Flags:
-        """Return which rows were deleted with their topic, without those that no queue has an entry of."""
-        ends = np.array([assignment.topic_deleted_at(topic) for topic in self._batch.topics], np.int64)
+    def _leave_out_deleted(self, deleted_topics: Mapping[str, PhysicalOffset]) -> Flags:
+        """Leave out the rows that no queue has an entry of, and return which of the rest were deleted with their
+        topic: they are in light queues alone.
+        """
         columns = self._columns
-        if not ends.any():
+        if not deleted_topics:
             return np.zeros(len(columns), np.bool_)
+        ends = np.array([deleted_topics.get(topic, 0) for topic in self._batch.topics], np.int64)
         deleted = columns.physical_offset < ends[columns.topic_index]
         kept = ~deleted
         kept[list(self._light_queues)] = True

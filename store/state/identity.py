@@ -301,12 +301,10 @@ class StoreIdentity:
 
     @queues_made_again.setter
     def queues_made_again(self, value: bool) -> None:
-        batch = self._engine.batch()
         if value:
-            batch.put(self._family, b"made_again", b"")
+            self._put(b"made_again", b"")
         else:
-            batch.delete(self._family, b"made_again")
-        self._engine.write(batch, sync=True)
+            self._delete(b"made_again")
 
     def clear_file_progress(self) -> None:
         """Note that the file queues are gone, or about to be removed: the whole log is to be put again."""
@@ -337,9 +335,7 @@ class StoreIdentity:
 
     def delete_index(self, name: str) -> None:
         """Delete the row of an index, so that existing index files are rebuilt."""
-        batch = self._engine.batch()
-        batch.delete(self._family, name.encode())
-        self._engine.write(batch, sync=True)
+        self._delete(name.encode())
 
     @property
     def log_begins(self) -> bytes:
@@ -351,6 +347,11 @@ class StoreIdentity:
     def _offset(self, key: bytes) -> PhysicalOffset | None:
         value = self._family.get(key)
         return None if value is None else PhysicalOffset(_OFFSET.unpack(value)[0])
+
+    def _delete(self, key: bytes) -> None:
+        batch = self._engine.batch()
+        batch.delete(self._family, key)
+        self._engine.write(batch, sync=True)
 
     def _put(self, key: bytes, value: bytes) -> None:
         batch = self._engine.batch()

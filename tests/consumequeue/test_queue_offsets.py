@@ -141,10 +141,10 @@ def undeleted_by(rule: OffsetAssignment, requests: Sequence[DispatchRequest]) ->
             for name, offset in each.light_queues
             if rule.offset_of(name, offset, each.physical_offset) is not None
         ]
-        found: DispatchRequest | None = each._replace(light_queues=tuple(lights))
-        if each.physical_offset < rule.topic_deleted_at(each.topic):
-            found = in_light_queues_alone(each._replace(light_queues=tuple(lights)))
-        made += [] if found is None else [found]
+        found = each._replace(light_queues=tuple(lights))
+        is_deleted = each.physical_offset < rule.deleted_topics.get(each.topic, 0)
+        if (left := in_light_queues_alone(found) if is_deleted else found) is not None:
+            made.append(left)
     return made
 
 
@@ -165,8 +165,8 @@ class OffsetsMachine(RuleBasedStateMachine):
         self.undispatched: list[DispatchRequest] = []
         self.dropped_below = 0
         self.deletions = Deletions(MemoryEngine(FAMILIES, write_ahead_log=True))
-        self.deleted_at: dict[str, int] = {}
-        """Where the log ended when a topic was deleted, or a light queue removed, for the last time."""
+        self.deleted_at: dict[str, PhysicalOffset] = {}
+        """This maps a topic or a light queue to where the log ended when it was deleted or removed last."""
         self.floor = LightFloor(None, lambda _: None)
         self.own_floor: dict[QueueId, int] = {}
         """The offset above those of the light queue of this name that was removed."""
@@ -264,19 +264,7 @@ class OffsetsMachine(RuleBasedStateMachine):
 
     def undeleted(self, requests: list[DispatchRequest]) -> list[DispatchRequest]:
         """The requests of the entries that are left: those of a record's own queue go with its topic."""
-        kept = []
-        for each in requests:
-            lights = tuple(
-                (name, offset)
-                for name, offset in each.light_queues
-                if each.physical_offset >= self.deleted_at.get(name, 0)
-            )
-            left: DispatchRequest | None = each._replace(light_queues=lights)
-            if each.physical_offset < self.deleted_at.get(each.topic, 0):
-                left = in_light_queues_alone(each._replace(light_queues=lights))
-            if left is not None:
-                kept.append(left)
-        return kept
+        return undeleted_by(UndeletedEntries(StoredAssignment(), self.deleted_at, self.deleted_at), requests)
 
     @rule(below=st.integers(1, 60))
     def remove_light_queues(self, below: int) -> None:

@@ -197,7 +197,7 @@ class FileConsumeQueues(OneByOne):
                 known.write(int(entries.queue_offset[begin]), b"".join(packed[begin:end]))
 
     def reserve(self, queue: QueueId, next_offset: QueueOffset) -> None:
-        """Write filler before `next_offset`; see `RocksConsumeQueues.reserve`."""
+        """Write filler before `next_offset`."""
         with _named_errors():
             known = self._find(queue)
             if known is not None and known.maximum < next_offset:

@@ -223,11 +223,6 @@ class RocksConsumeQueues:
         self._bounds.written_last(last_of, max_offsets)
 
     def reserve(self, queue: QueueId, next_offset: QueueOffset) -> None:
-        """Let offsets of an empty queue begin at `next_offset`, as in a queue whose entries have all expired.
-
-        Its records are no longer in the log, so the next offset cannot be found there. A queue whose max offset is
-        already that high stays as it is.
-        """
         known = self._bounds.find(queue)
         if known.maximum >= next_offset:
             return
