@@ -272,6 +272,19 @@ class _WritingContext:
         raise grpc.aio.InternalError("ExecuteBatchError: TOO_MANY_OPERATIONS")
 
 
+def test_a_call_whose_caller_leaves_under_a_write_ends_without_an_error() -> None:
+    async def write_to_nobody(_context: Any, _slot: Slot) -> None:
+        raise grpc.aio.InternalError("Failed execute_batch")
+
+    async def test() -> None:
+        context: Any = _WritingContext()
+        reader = RequestReader(CallSlots(CALLS_MAX, LimitsMet()), asks_who_calls=True)
+        with pytest.raises(asyncio.CancelledError):
+            await reader._in_slot(context, write_to_nobody, is_for_strangers=False)
+
+    run(test())
+
+
 def test_a_call_that_has_to_go_while_its_answer_is_written_ends_without_an_error() -> None:
     async def test() -> None:
         slots = CallSlots(CALLS_MAX, LimitsMet())

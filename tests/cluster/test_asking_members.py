@@ -6,11 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
+import pytest
+from structlog.testing import capture_logs
 
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2, browsing_pb2, clients_pb2, dead_letters_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1 import members_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as overview
 from quarry_mq.protocol.proto.quarry.admin.v1.members_pb2_grpc import AllMembersServiceStub
+from quarry_mq.server.admin_port.cluster.members import AllMembersService
+from quarry_mq.server.admin_port.cluster.relay import MemberCalls, Write
+from quarry_mq.server.cluster.peers import RelayedCall
+from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.store.security.model import UserKind
 from tests.cluster.brokers import BrokerCluster
 from tests.cluster.conftest import WithCluster
@@ -166,3 +173,27 @@ def test_a_broker_alone_is_its_only_member(tmp_path: Path, monkeypatch: Any) -> 
             assert [(each.name, each.is_self) for each in page.members] == [("lonely", True)]
 
     run(test())
+
+
+def test_a_caller_that_leaves_under_a_write_is_no_fault_of_the_broker() -> None:
+    class Own:
+        async def run(self, _call: RelayedCall, write: Write) -> None:
+            await write(b"an answer")
+
+    class Gone:
+        def invocation_metadata(self) -> tuple[()]:
+            return ()
+
+        def peer(self) -> str:
+            return "ipv4:127.0.0.1:5000"
+
+        async def write(self, _answer: object) -> None:
+            raise grpc.aio.InternalError("Failed execute_batch")
+
+    own: Any = Own()
+    gone: Any = Gone()
+    reporter = ErrorReporter(ManualClock(), damage_met=lambda: None, passed_over=lambda: None)
+    service = AllMembersService(MemberCalls(own, "m0", None), reporter)
+    with capture_logs() as lines, pytest.raises(grpc.aio.InternalError):
+        run(service.AskMembers(pb.AskMembersRequest(method="AdminService/GetTopic"), gone))
+    assert not lines

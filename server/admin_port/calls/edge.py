@@ -175,7 +175,12 @@ async def answered(context: _Context, result: Awaitable[_Answer], error_reporter
 
 
 async def refuse(context: _Context, error: Exception, error_reporter: ErrorReporter) -> NoReturn:
-    """End the call with the error's code and text; the text of an unexpected error stays in the log."""
+    """End the call with the error's code and text; the text of an unexpected error stays in the log.
+
+    An error of gRPC itself is raised again: the caller has left, and nothing can be answered.
+    """
+    if isinstance(error, grpc.aio.InternalError):
+        raise error
     error_reporter.report(error, port="admin")
     await context.abort(status_code(error), _fit_for_a_header(status_text(error)))
 

@@ -483,6 +483,9 @@ class RequestReader(grpc.aio.ServerInterceptor):
         call_has(slot)
         try:
             return await serve(context, slot)
+        except grpc.aio.InternalError:
+            # the caller left under a write; gRPC cancels the call too, but only later
+            raise asyncio.CancelledError from None
         except asyncio.CancelledError:
             if not reasons or context.done():
                 raise

@@ -191,7 +191,7 @@ class MemberCalls:
     async def ask(self, names: Sequence[str], call: RelayedCall, take: Take) -> None:
         """Make a call on members, all without names, and hand out what they answer as it comes.
 
-        Raises Invalid, NoSuchMember.
+        Raises Invalid, NoSuchMember, and what `take` raises; no member is waited for then.
         """
         known = methods_by_short_name().get(call.method)
         if known is None or service_of(path_of(known)) in NOT_FOR_OTHERS:
@@ -204,9 +204,12 @@ class MemberCalls:
             async with turn:
                 await take(part)
 
-        async with asyncio.TaskGroup() as group:
-            for each in asked:
-                group.create_task(self._ask_one(each, call, in_turn, wait_s))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for each in asked:
+                    group.create_task(self._ask_one(each, call, in_turn, wait_s))
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
 
     async def parts(self, call: RelayedCall, names: Sequence[str] = ()) -> list[Part]:
         """Return for each member, by name, the last answer to a call that has one, or the reason why it failed."""
