@@ -22,7 +22,7 @@ from quarry_mq.kv import KvError
 from quarry_mq.protocol.messages.property_names import LIGHT_QUEUE_OFFSETS, LIGHT_QUEUES
 from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK
 from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
-from quarry_mq.store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader
+from quarry_mq.store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader, CommitLogWriter
 from quarry_mq.store.commitlog.segments import StoreTimes
 from quarry_mq.store.commitlog.writer import encode_batch, native_batch_encoder
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, LastEntry, LightQueueStep, LiteParentsStep, QueueEnd
@@ -74,7 +74,7 @@ class MessageStore:
         settings: StoreSettings,
         *,
         times: StoreTimes,
-        flusher: CommitLogFlusher,
+        flusher: CommitLogFlusher[CommitLogWriter],
         reader: CommitLogReader,
         offsets: QueueOffsets,
         pending: PendingMessages,

@@ -7,6 +7,7 @@
 from quarry_mq.store.commitlog.cut import CutReport, bytes_after, cut, end_of_bytes, keep
 from quarry_mq.store.commitlog.flush import BegunFlush, CommitLogFlusher
 from quarry_mq.store.commitlog.reader import CommitLogReader
+from quarry_mq.store.commitlog.receiver import CommitLogReceiver
 from quarry_mq.store.commitlog.segments import KeptSize, SegmentList
 from quarry_mq.store.commitlog.writer import CommitLogWriter, Poison
 
@@ -14,6 +15,7 @@ __all__ = [
     "BegunFlush",
     "CommitLogFlusher",
     "CommitLogReader",
+    "CommitLogReceiver",
     "CommitLogWriter",
     "CutReport",
     "KeptSize",

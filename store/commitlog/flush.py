@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from quarry_mq.store.commitlog.segments import SegmentList
-from quarry_mq.store.commitlog.writer import CommitLogWriter
+from quarry_mq.store.commitlog.writer import Poison
 from quarry_mq.store.errors import StorePoisoned
 from quarry_mq.store.fs.protocol import Descriptor
 from quarry_mq.store.message import PhysicalOffset
@@ -23,13 +23,26 @@ class BegunFlush(NamedTuple):
     """The offset up to which the log is durable after the fdatasync."""
 
 
-class CommitLogFlusher:
+class GrowingLog(Protocol):
+    """The end of a log that grows: a writer's, or that of a receiver."""
+
+    @property
+    def poison(self) -> Poison: ...
+
+    @property
+    def end(self) -> PhysicalOffset: ...
+
+
+Log = TypeVar("Log", bound=GrowingLog)
+
+
+class CommitLogFlusher(Generic[Log]):
     """The flusher makes durable what a writer has committed. It may run in another thread than the writer.
 
     Lock order: this flusher's lock, then the segment list's.
     """
 
-    def __init__(self, segments: SegmentList, writer: CommitLogWriter, flushed_up_to: PhysicalOffset) -> None:
+    def __init__(self, segments: SegmentList, writer: Log, flushed_up_to: PhysicalOffset) -> None:
         """Make a flusher. Everything below `flushed_up_to` must be known to be durable already."""
         self.began_segment: Callable[[], None] | None = None
         """A callback that `flush` calls before it returns when bytes of a segment have become durable for the first

@@ -204,6 +204,14 @@ class SegmentList:
             for base in [base for base in self._writing if base + self.segment_size <= durable_up_to]:
                 self._keep_mapped(base, self._writing.pop(base))
 
+    def begin_at(self, base: PhysicalOffset) -> None:
+        """Let a log without segments begin at `base`. Raises ValueError for a log that has segments."""
+        self._check_writable()
+        if len(self):
+            raise ValueError(f"{self.directory} has segments: it begins at {self._minimum}")
+        with self._lock:
+            self._minimum = self._end = base
+
     def prepare_next(self) -> None:
         """Begin to make the segment after the last one, in the background."""
         self._check_writable()

@@ -15,8 +15,10 @@ Every step is repeatable and continues where it was killed.
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -182,6 +184,59 @@ class OpenStore:
             log.warning("the checkpoint could not be written, it stays where it was", error=str(error))
 
 
+class RecoveredStore:
+    """A store after recovery: log, queues and tables agree and can be read, and nothing is written yet.
+
+    `begin_writing` makes the store of a broker of it. Until then a follower may continue the log with the bytes of
+    another broker.
+    """
+
+    def __init__(
+        self,
+        opening: _Opening,
+        parts: StoreParts,
+        tables: StoreTables,
+        *,
+        found: FoundStore,
+        start: StartReport,
+        durable_up_to: PhysicalOffset,
+        ending: ExitStack,
+    ) -> None:
+        """Take over what was opened. `ending` closes the parts and, if nothing fails, marks the stop as clean."""
+        self.parts = parts
+        self.tables = tables
+        self.found = found
+        self.start = start
+        self.durable_up_to = durable_up_to
+        self.end = start.recovery.end
+        """The end of the last record of the log; whoever continues the log moves it."""
+        self.last_stored_ms = start.recovery.findings.last_stored_ms
+        """The store time of this record; None if unknown."""
+        self.clock = opening.clock
+        self._opening = opening
+        self._ending = ending
+
+    def begin_writing(self) -> OpenStore:
+        """Open the log for writing at its `end`. This object must not be used afterwards.
+
+        Raises StoreUnusable or OSError; then everything is closed.
+        """
+        with _naming_the_store(self._opening.root), self._ending as ending:
+            return self._opening.begin_writing(self, ending)
+
+    def open_pending(self, reader: CommitLogReader, closing: ExitStack) -> PendingMessages:
+        """Open the pending messages, brought up to date with the log. `closing` closes them."""
+        return self._opening.open_pending(self.parts, reader, closing)
+
+    def mark_running(self) -> None:
+        """Mark that the log grows: unless the store is closed, the next start treats it as after a crash."""
+        self._opening.mark_running()
+
+    def close(self) -> None:
+        """Close the parts and mark the stop as clean."""
+        self._ending.close()
+
+
 def open_store(
     settings: StoreSettings,
     *,
@@ -200,8 +255,40 @@ def open_store(
     Raises StoreUnusable (one line that names the file) when an operator has to act first, OSError when the disk
     refuses. The lock comes before everything else: a store that another broker holds is not touched.
     """
+    recovered = recover_store(
+        settings, disk=disk, clock=clock, report=report, engines=engines, orders=orders, sealer=sealer
+    )
+    return recovered.begin_writing()
+
+
+def recover_store(
+    settings: StoreSettings,
+    *,
+    disk: Disk,
+    clock: Clock,
+    report: ReportProgress,
+    engines: StoreEngines | None = None,
+    orders: Orders = NO_ORDERS,
+    sealer: Sealer | None = None,
+    followed: StoreKind | None = None,
+) -> RecoveredStore:
+    """Do the first half of `open_store`, which needs no writer. Raises what `open_store` raises.
+
+    `followed` is the kind of store of the RocketMQ broker whose log this store continues. Its metadata are imported
+    when the store is opened without it.
+    """
     engines = engines or RocksStoreEngines()
-    return _Opening(settings, disk, clock, report, engines=engines, orders=orders, sealer=sealer).run()
+    opening = _Opening(settings, disk, clock, report, engines=engines, orders=orders, sealer=sealer, followed=followed)
+    return opening.recover()
+
+
+@contextmanager
+def _naming_the_store(root: Path) -> Iterator[None]:
+    """Turn an error of a database into one that names the store."""
+    try:
+        yield
+    except KvError as error:
+        raise StoreUnusable(root, str(error)) from error
 
 
 class _Opening:
@@ -217,31 +304,34 @@ class _Opening:
         engines: StoreEngines,
         orders: Orders,
         sealer: Sealer | None,
+        followed: StoreKind | None = None,
     ) -> None:
         self._settings = settings
+        self.followed: Final = followed
         self._disk = disk
-        self._clock = clock
+        self.clock: Final = clock
         self._report = report
         self._engines = engines
         self._orders = orders
         self._sealer = sealer
         self._paths = StorePaths(settings.root)
+        self.root: Final = settings.root
 
-    def run(self) -> OpenStore:
-        inspect_store(self._disk, self._settings.root)
-        self._disk.make_directories(self._settings.root)
-        try:
-            with ExitStack() as ending:
-                ending.callback(self._lock().release)
-                ending.push(self._mark_clean)
-                # inspected again: what was seen before the lock was taken may have changed since
-                found = inspect_store(self._disk, self._settings.root)
-                if self._orders.rebuild_queues:
-                    set_queues_aside(self._disk, self._paths, found, self._engines)
-                    found = inspect_store(self._disk, self._settings.root)
-                return self._open(found, ending)
-        except KvError as error:
-            raise StoreUnusable(self._settings.root, str(error)) from error
+    def recover(self) -> RecoveredStore:
+        inspect_store(self._disk, self.root)
+        self._disk.make_directories(self.root)
+        with _naming_the_store(self.root), ExitStack() as ending:
+            ending.callback(self._lock().release)
+            ending.push(self._mark_clean)
+            # inspected again: what was seen before the lock was taken may have changed since
+            found = inspect_store(self._disk, self.root)
+            if self._orders.rebuild_queues:
+                set_queues_aside(self._disk, self._paths, found, self._engines)
+                found = inspect_store(self._disk, self.root)
+            return self._recovered(found, ending)
+
+    def mark_running(self) -> None:
+        self._disk.replace_atomically(self._paths.abort, str(os.getpid()).encode())
 
     def _mark_clean(self, error: type[BaseException] | None, *_: object) -> None:
         if error is None:
@@ -253,9 +343,15 @@ class _Opening:
         except BlockingIOError as error:
             raise StoreLocked(self._paths.lock, "another broker holds this store") from error
 
-    def _open(self, found: FoundStore, ending: ExitStack) -> OpenStore:
-        parts = open_parts(self._settings, self._disk, self._engines, found, clock=self._clock, closing=ending)
+    def _recovered(self, found: FoundStore, ending: ExitStack) -> RecoveredStore:
+        parts = open_parts(
+            self._settings, self._disk, self._engines, found, clock=self.clock, closing=ending, origin=self.followed
+        )
         identity, segments = parts.identity, parts.segments
+        if self.followed is not None and identity.metadata_imported:
+            raise StoreUnusable(
+                self.root, "a broker has served this store: only an empty directory can begin to follow"
+            )
         damage = None
         if self._orders.replace_damaged:
             damage = give_up_damaged(self._disk, self._paths, parts, found, report=self._report)
@@ -266,22 +362,30 @@ class _Opening:
             segments.keep_size()
         if identity.log_begin != segments.minimum:
             identity.log_begin = segments.minimum
-        change_log = open_change_log(parts.state_engine, self._clock, self._settings.member)
+        change_log = open_change_log(parts.state_engine, self.clock, self._settings.member)
         tables = self._open_tables(parts, recovery.end, change_log)
         if change_log is not None and self._settings.member is not None:
             tables.share(change_log)
-        messages, checkpoint = self._begin_writing(parts, found, recovery, durable_up_to, ending)
+        start = StartReport(recovery, damage, is_after_crash=found.has_abort)
+        return RecoveredStore(
+            self, parts, tables, found=found, start=start, durable_up_to=durable_up_to, ending=ending.pop_all()
+        )
+
+    def begin_writing(self, recovered: RecoveredStore, ending: ExitStack) -> OpenStore:
+        """Open the log for writing, and mark that a broker runs on the store."""
+        parts, tables = recovered.parts, recovered.tables
+        messages, checkpoint = self._open_messages(recovered, ending)
         expiry = LogExpiry(
-            segments=segments,
+            segments=parts.segments,
             messages=messages,
             queues=parts.queues.store,
             queue_directory=lambda: parts.queues.directory,
             positions=tables.offsets,
-            identity=identity,
-            pins=SegmentPins(self._clock),
-            clock=self._clock,
+            identity=parts.identity,
+            pins=SegmentPins(self.clock),
+            clock=self.clock,
         )
-        self._disk.replace_atomically(self._paths.abort, str(os.getpid()).encode())
+        self.mark_running()
         return OpenStore(
             parts,
             tables,
@@ -289,7 +393,7 @@ class _Opening:
             checkpoint=checkpoint,
             expiry=expiry,
             migration=self._migration(parts),
-            start=StartReport(recovery, damage, is_after_crash=found.has_abort),
+            start=recovered.start,
             ending=ending.pop_all(),
         )
 
@@ -302,39 +406,31 @@ class _Opening:
             segments=parts.segments,
             disk=self._disk,
             engines=self._engines,
-            clock=self._clock,
+            clock=self.clock,
         )
 
-    def _begin_writing(
-        self,
-        parts: StoreParts,
-        found: FoundStore,
-        recovery: RecoveryReport,
-        durable_up_to: PhysicalOffset,
-        closing: ExitStack,
-    ) -> tuple[MessageStore, StoreCheckpoint]:
-        """Open the log for writing at the end that recovery left; flush all of it and write down that it is durable."""
+    def _open_messages(self, recovered: RecoveredStore, closing: ExitStack) -> tuple[MessageStore, StoreCheckpoint]:
+        """Open the log for writing at its end; flush all of it and write down that it is durable."""
+        parts, found, end = recovered.parts, recovered.found, recovered.end
         segments = parts.segments
         deletions = Deletions(parts.state_engine)
         deletions.drop_below(segments.minimum)
-        deletions.lower_to(recovery.end)
+        deletions.lower_to(end)
         lays_zeros = self._settings.durability is Durability.SYNC
-        writer = CommitLogWriter(segments, recovery.end, lays_zeros=lays_zeros)
+        writer = CommitLogWriter(segments, end, lays_zeros=lays_zeros)
         closing.callback(writer.close)
-        _warn_of_little_room(segments, recovery.end)
+        _warn_of_little_room(segments, end)
         # the dead process may have left pages in the cache that were never flushed
-        flusher = CommitLogFlusher(segments, writer, durable_up_to)
+        flusher = CommitLogFlusher(segments, writer, recovered.durable_up_to)
         flusher.flush()
         before = read_checkpoint(self._disk, self._paths.checkpoint)
         reader = CommitLogReader(segments, end=lambda: writer.end)
         unclean_ms = before.index_ms if found.has_abort else None
-        log_now = IndexedLog(segments, recovery.end, lambda: flusher.flushed_up_to, unclean_ms)
-        indexes = open_indexes(
-            self._settings.index, self._disk, self._paths, parts.identity, log_now, clock=self._clock
-        )
+        log_now = IndexedLog(segments, end, lambda: flusher.flushed_up_to, unclean_ms)
+        indexes = open_indexes(self._settings.index, self._disk, self._paths, parts.identity, log_now, clock=self.clock)
         messages = MessageStore(
             self._settings,
-            times=StoreTimes(self._clock, recovery.findings.last_stored_ms or before.log_flushed_ms),
+            times=StoreTimes(self.clock, recovered.last_stored_ms or before.log_flushed_ms),
             flusher=flusher,
             reader=reader,
             offsets=QueueOffsets(
@@ -342,7 +438,7 @@ class _Opening:
                 cached_max=self._settings.cached_queues_max,
                 light_floor=LightFloor(parts.identity.light_floor, parts.identity.set_light_floor),
             ),
-            pending=self._open_pending(parts, reader, closing),
+            pending=self.open_pending(parts, reader, closing),
             deletions=deletions,
             indexes=indexes,
         )
@@ -359,18 +455,18 @@ class _Opening:
         flusher.began_segment = checkpoint.save_if_possible
         return messages, checkpoint
 
-    def _open_pending(self, parts: StoreParts, reader: CommitLogReader, closing: ExitStack) -> PendingMessages:
+    def open_pending(self, parts: StoreParts, reader: CommitLogReader, closing: ExitStack) -> PendingMessages:
         """Open the pending messages, brought up to date with the log."""
         directory = self._paths.pending_messages
         with advising(directory, "it is derived from the log: move the directory away and restart"):
             engine = self._engines.open_pending(directory, create=True)
             closing.callback(engine.close)
+            before = parts.identity.pending_before
             pending = PendingMessages(
-                engine,
-                reading(reader),
-                before=parts.identity.pending_before,
-                check_after_ms=self._settings.check_after_ms,
+                engine, reading(reader), before=before, check_after_ms=self._settings.check_after_ms
             )
+            if before is not None and before != pending.before:  # RocketMQ was followed until its metadata came
+                pending.settle(before, self.clock.wall_ms())
             bring_up_to(pending, parts.segments, reader.end, self._report)
         return pending
 
@@ -428,11 +524,15 @@ class _Opening:
         """Open the metadata tables, imported if they were not yet, and in agreement with the log that recovery left."""
         engine, queues, identity = parts.state_engine, parts.queues.store, parts.identity
         tables = StoreTables(engine, self._sealer, change_log)
-        if not identity.metadata_imported:
+        if not identity.metadata_imported and self.followed is None:
             if identity.origin != StoreKind.NEW.value:
                 self._import_metadata(engine, tables, identity)
+                identity.seen_up_to = PhysicalOffset(end + 1)  # a log that was followed may end before its groups are
                 adopt_topics(queues, tables.topics)
             identity.set_metadata_imported()
+        if identity.queues_made_again and identity.metadata_imported:
+            reserve_offsets(queues, tables, end)
+            identity.queues_made_again = False
         if (identity.seen_up_to or 0) > end:
             # groups are ahead of the log by messages that the power cut took: they must not miss the messages that
             # follow
@@ -441,9 +541,6 @@ class _Opening:
             identity.seen_up_to = end
             if lowered or in_flight:
                 log.warning("groups were ahead of the log", offsets_lowered=lowered, deliveries_forgotten=in_flight)
-        if identity.queues_made_again:
-            reserve_offsets(queues, tables, end)
-            identity.queues_made_again = False
         return tables
 
     def _import_metadata(self, engine: KeyValueEngine, tables: StoreTables, identity: StoreIdentity) -> None:

@@ -52,6 +52,7 @@ def open_parts(
     *,
     clock: Clock,
     closing: ExitStack,
+    origin: StoreKind | None = None,
 ) -> StoreParts:
     """Open what was found and make what is missing; `closing` gets the callbacks that close it. The lock must be held.
 
@@ -61,7 +62,7 @@ def open_parts(
     look_at_state(engines, directory, disk, found)  # before anything is made that a newer version might not expect
     segments = _open_segments(settings, disk)
     closing.callback(segments.close)
-    state_engine, identity = _open_identity(engines, directory, disk, found)
+    state_engine, identity = _open_identity(engines, directory, disk, found, origin)
     closing.callback(state_engine.close)
     queues = open_queues(
         settings, disk, engines, identity, found, minimum=segments.minimum, state_engine=state_engine, clock=clock
@@ -100,7 +101,7 @@ def look_at_state(engines: StoreEngines, directory: Path, disk: Disk, found: Fou
 
 
 def _open_identity(
-    engines: StoreEngines, directory: Path, disk: Disk, found: FoundStore
+    engines: StoreEngines, directory: Path, disk: Disk, found: FoundStore, origin: StoreKind | None = None
 ) -> tuple[KeyValueEngine, StoreIdentity]:
     with advising(directory, STATE_ADVICE):
         engine = engines.open_state(directory, create=found.kind is not StoreKind.QUARRY)
@@ -109,7 +110,7 @@ def _open_identity(
         identity = StoreIdentity(engine, directory)
         if identity.origin is None:
             # before the queues' database is made: with it, a file store would look like double write
-            identity.origin = found.layout.value
+            identity.origin = (origin or found.layout).value
     except BaseException:
         engine.close()
         raise
