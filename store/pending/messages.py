@@ -32,6 +32,7 @@ from quarry_mq.protocol.messages.property_names import (
     CHECKED_TIMES,
     DELIVER_AT_MS,
     DEQUEUED_MS,
+    REAL_TOPIC,
     RECALLED_KEY,
     ROLL_TIMES,
     TAGS,
@@ -50,6 +51,7 @@ from quarry_mq.store.pending.rows import (
     EVERYTHING,
     FAMILY,
     OPERATION_DONE,
+    PROGRESS_KEY,
     TIMER_TOPIC,
     WATERMARK_KEY,
     CheckDue,
@@ -71,6 +73,11 @@ from quarry_mq.store.record.properties import EncodedProperties, has_property, t
 from quarry_mq.store.settings import CHECK_AFTER_MS
 
 VERSION: Final = 1
+REVIVE_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
+"""Prefix of RocketMQ's topics with notes about messages that consumers have received and not yet acknowledged."""
+CLOCKS_APART_MS: Final = 3_600_000
+"""Milliseconds by which the clock of another broker may be ahead, for which its timers are looked at."""
+_DELETED_AT_ONCE: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +94,17 @@ class PendingBefore:
     timers_read_ms: int = 0
     halves: int = 0
 
-    def is_over(self, request: DispatchRequest) -> bool:
-        """Return whether the record in a topic for pending messages is no longer pending."""
+    def is_over(self, request: DispatchRequest | StoredMessage) -> bool:
+        """Return whether the record in a topic for pending messages is no longer pending.
+
+        What RocketMQ notes about messages in flight waits in the timer topic, too, and is not for clients.
+        """
         topic, offset = request.topic, request.queue_offset
         if topic == SCHEDULE_TOPIC:
             return offset < self.scheduled.get(request.queue_number, 0)
         if topic == TIMER_TOPIC:
+            if request.properties.get(REAL_TOPIC, "").startswith(REVIVE_PREFIX):
+                return True
             out_ms = number_of(request.properties.get(TIMER_OUT_MS)) or 0
             return offset < self.timers_read and out_ms < self.timers_read_ms
         return topic == HALF_TOPIC and offset < self.halves
@@ -346,13 +358,16 @@ class PendingMessages:
         before: PendingBefore | None = None,
         check_after_ms: int = CHECK_AFTER_MS,
     ) -> None:
-        """Open the rows. `check_after_ms`: how soon the producer of a half message is asked, unless the message says
-        otherwise.
+        """Open the rows. `before` is another broker's progress; that of the last `settle` counts more.
+
+        `check_after_ms`: how soon the producer of a half message is asked, unless the message says otherwise.
         """
         self._engine = engine
         self._family = engine.family(FAMILY)
         self._read = read
-        self._before = before
+        progress = self._family.get(PROGRESS_KEY)
+        self.before = before if progress is None else PendingBefore.unpack(progress)
+        """The progress of the other broker that the rows rest on; None without one."""
         self._check_after_ms = check_after_ms
         stored = self._family.get(WATERMARK_KEY)
         self._up_to = None if stored is None else unpack_offset(stored)
@@ -381,9 +396,12 @@ class PendingMessages:
             requests = ()
         batch = self._engine.batch()
         for request in requests:
-            if not may_change(request) or (self._before is not None and self._before.is_over(request)):
+            if not may_change(request):
                 continue
+            is_over = self.before is not None and self.before.is_over(request)
             for change in changes_of(request, self._read):
+                if is_over and isinstance(change, Waits | WaitsForProducer):
+                    continue
                 if len(batch) and _looks_at_rows(change):
                     self._write(batch, request.physical_offset)
                     batch = self._engine.batch()
@@ -391,6 +409,29 @@ class PendingMessages:
         if len(batch):
             self._write(batch, up_to)
         self._up_to = up_to
+
+    def settle(self, before: PendingBefore, now_ms: int) -> None:
+        """Drop what another broker has delivered or resolved by now, and pass that over from now on.
+
+        Delayed messages that are due more than an hour after `now_ms` are not looked at: none of them was delivered.
+        """
+        self.before = before
+        batch = self._engine.batch()
+        for row in self._family.scan(timers_until(max(now_ms, before.timers_read_ms) + CLOCKS_APART_MS)):
+            message = DueMessage.parse(*row)
+            record = self._read(message.physical_offset)
+            if record is not None and before.is_over(record):
+                self._stage(batch, Released(message))
+            if len(batch) >= _DELETED_AT_ONCE:
+                self._engine.write(batch)
+                batch = self._engine.batch()
+        for half in self._halves_below(before.halves):
+            self._stage_resolved(batch, half.queue_offset, Resolution.ROLLED_BACK)
+        batch.put(self._family, PROGRESS_KEY, before.pack())
+        self._engine.write(batch)
+
+    def _halves_below(self, offset: int) -> Sequence[HalfMessage]:
+        return [HalfMessage.parse(*row) for row in self._family.scan(KeyRange(ALL_HALVES.start, half_key(offset)))]
 
     def _write(self, batch: WriteBatch, up_to: PhysicalOffset) -> None:
         batch.put(self._family, WATERMARK_KEY, pack_offset(up_to))

@@ -14,6 +14,7 @@ All rows are in one family (docs/formats/held-messages.md):
 | `c`, i64 check at (ms), i64 offset in  | i32 checks so far          | when its producer is asked; if it was resolved |
 | the half queue                         |                            | after a check, the row goes only then |
 | `r`, i64 offset in the half queue      | ASCII `C` or `R`           | it was committed or rolled back, not long ago |
+| `p`                                    | JSON                       | what another broker has delivered of them |
 | `w`                                    | i64                        | all records below are in the rows above |
 
 Big-endian, so that keys sort by time and by offset. Times before 1970 count as 1970.
@@ -57,6 +58,7 @@ def open_pending_engine(directory: Path, *, create: bool, read_only: bool = Fals
     return RocksEngine.open(directory, FAMILY_OPTIONS, create=create, read_only=read_only, write_ahead_log=False)
 
 
+PROGRESS_KEY: Final = b"p"
 WATERMARK_KEY: Final = b"w"
 ALL_TIMERS: Final = KeyRange(b"t", b"u")
 ALL_HALVES: Final = KeyRange(b"h", b"i")

@@ -36,7 +36,7 @@ def check_pending(
     findings.count(Check.PENDING, 0)
     with TemporaryDirectory(prefix="quarry-verify-") as folder:
         expected = PendingMessages(
-            open_pending_engine(Path(folder) / "held", create=True), reading(store.log), before=before
+            open_pending_engine(Path(folder) / "held", create=True), reading(store.log), before=pending.before or before
         )
         try:
             bring_up_to(expected, store.segments, pending.up_to, report)

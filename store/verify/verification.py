@@ -116,16 +116,16 @@ class Verification:
         tell_uncompared(self._store, self._indexes, findings)
         self.read_queues()
         claims: MetadataComparison | None = None
-        if self.comparisons:
+        if self.comparisons and self._has_metadata:
             claims = MetadataComparison(self._store, self._metadata, self._store.queue_reader(), findings)
             claims.check_topics()
             claims.read_claims()
         reading = self.read_log(claims)
         self._judge_damage(reading)
-        if claims is None:
-            self._tell_missing_queues()
-        else:
+        if claims is not None:
             claims.finish()
+        elif not self.comparisons:
+            self._tell_missing_queues()
         self._check_checkpoint(reading.end)
         if self._identity is not None and not findings.differing[Check.LOG]:
             check_pending(self._store, self._identity.pending_before, reading.end, findings, self._report)
@@ -208,7 +208,8 @@ class Verification:
 
     def is_deleted(self, topic: str, at: PhysicalOffset) -> bool:
         """Return whether a record of the topic was deleted with it: the topic is gone, or was created again since."""
-        return at < self._metadata.deleted_below(topic) or not self._metadata.has_topic(topic)
+        is_gone = self._has_metadata and not self._metadata.has_topic(topic)
+        return is_gone or at < self._metadata.deleted_below(topic)
 
     # -- the parts
 
@@ -276,6 +277,11 @@ class Verification:
         if self._store.found.kind is StoreKind.QUARRY:
             return QuarryMetadata(self._store.state_engine(), self._store.paths.quarry)
         return RocketmqRows(read_metadata(self._store.disk, self._store.paths.root))
+
+    @property
+    def _has_metadata(self) -> bool:
+        """Return False for a store that follows RocketMQ: the metadata of its topics and groups come when it serves."""
+        return self._identity is None or self._identity.metadata_imported
 
     def _origin(self) -> StoreKind:
         if self._identity is None or self._identity.origin is None:

@@ -263,6 +263,57 @@ def test_rocketmq_is_told_where_the_first_that_waits_is(seed: int, tmp_path: Pat
     assert read_pending_progress(PosixDisk(), StorePaths(tmp_path), offsets, Warnings()) == found
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_what_another_broker_delivers_meanwhile_is_dropped_as_if_it_had_been_known_at_once(seed: int) -> None:
+    random = Random(seed)
+    assembly = assemble(FaultyDisk(), queue_engine())
+    engine = MemoryEngine((FAMILY,))
+    pending = PendingMessages(engine, reading(assembly.reader))
+    history = History(random, assembly.store)
+    before = PendingBefore()
+    for _ in range(10):
+        for _ in range(random.randrange(1, 60)):
+            history.step()
+        end = assembly.store.flush()
+        pending.put(assembly.store.dispatch(end), end)
+
+        def reached(topic: str, number: int, known: int) -> int:
+            return random.randint(known, max(known, assembly.store.maximum(QueueId(topic, number))))
+
+        before = PendingBefore(
+            scheduled={
+                number: reached(SCHEDULE_TOPIC, number, before.scheduled.get(number, 0)) for number in range(18)
+            },
+            timers_read=reached(TIMER_TOPIC, 0, before.timers_read),
+            timers_read_ms=200_000,
+            halves=reached(HALF_TOPIC, 0, before.halves),
+        )
+        if random.random() < 0.7:
+            pending.settle(before, 1_800_000_000_000)
+        if random.random() < 0.3:
+            pending.flush()
+        if random.random() < 0.3:
+            engine.crash(random.randrange(8))
+            pending = PendingMessages(engine, reading(assembly.reader))
+            bring_up_to(pending, assembly.segments, assembly.store.appended_up_to, lambda _: None)
+    pending.settle(before, 1_800_000_000_000)
+    at_once = PendingMessages(MemoryEngine((FAMILY,)), reading(assembly.reader), before=before)
+    bring_up_to(at_once, assembly.segments, assembly.store.appended_up_to, lambda _: None)
+    assert list(pending.waiting_messages()) == list(at_once.waiting_messages()) != []
+    assert pending.halves(QueueOffset(0), 1_000) == at_once.halves(QueueOffset(0), 1_000)
+    assert PendingMessages(engine, reading(assembly.reader)).before == before
+
+
+def test_notes_of_rocketmq_about_messages_in_flight_are_not_delivered() -> None:
+    assembly = assemble(FaultyDisk(), queue_engine())
+    for real_topic in ("orders", "rmq_sys_REVIVE_LOG_DefaultCluster"):
+        assembly.store.append([message(TIMER_TOPIC, TIMER_OUT_MS="5000", UNIQ_KEY="a", REAL_TOPIC=real_topic)])
+    dispatch(assembly)
+    pending = PendingMessages(MemoryEngine((FAMILY,)), reading(assembly.reader), before=PendingBefore())
+    bring_up_to(pending, assembly.segments, assembly.store.appended_up_to, lambda _: None)
+    assert len(pending.due(5_000, 10)) == 1
+
+
 def test_what_rocketmq_had_done_is_kept_as_a_row() -> None:
     before = PendingBefore(scheduled={0: 7, 17: 1}, timers_read=3, timers_read_ms=1_795_000_000_000, halves=4)
     assert PendingBefore.unpack(before.pack()) == before
