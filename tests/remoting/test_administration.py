@@ -197,6 +197,8 @@ def test_progress_of_queues_groups_and_topics(serve: Serve) -> None:
         times = span["minTimeStamp"], span["consumeTimeStamp"], span["maxTimeStamp"]
         assert 0 < times[0] <= times[1] <= times[2]
         assert span["delayTime"] >= 0
+        unread = json.loads((await client.call(303, {"topic": "T", "group": "new"})).body)["consumeTimeSpanSet"]
+        assert [each["consumeTimeStamp"] for each in unread] == [span["minTimeStamp"]], "as if before the first message"
 
         assert json.loads((await client.call(300, {"topic": "quiet"})).body) == {"groupList": ["G"]}
         assert json.loads((await client.call(343, {"group": "G"})).body) == {"topicList": ["T"]}

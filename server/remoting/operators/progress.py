@@ -136,10 +136,13 @@ class RemotingProgress:
             in_flight += each.pulled - each.done
         return b'{"consumeTps":0.0,"offsetTable":' + keyed(rows) + b"}", lag, in_flight
 
-    def _progress(self, group: str, topics: Iterable[str]) -> Iterator[_QueueProgress | None]:
+    def _progress(
+        self, group: str, topics: Iterable[str], *, with_unread: bool = False
+    ) -> Iterator[_QueueProgress | None]:
         """Yield the progress in all queues of the topics, or of all topics that the group reads.
 
-        A queue that the group has never read is None, but for its retry topic's: RocketMQ's tools look for that.
+        A queue that the group has never read is None, unless it is of the retry topic, which RocketMQ's tools look for,
+        or `with_unread`.
         """
         self._delivery.writer.write_now()
         retry_topic = retry_topic_name(group)
@@ -151,7 +154,7 @@ class RemotingProgress:
                 continue
             for queue, bounds in queues:
                 next_offset = self._delivery.next_offset(group, queue)
-                if next_offset is None and name != retry_topic:
+                if next_offset is None and name != retry_topic and not with_unread:
                     yield None
                     continue
                 pulled = bounds.minimum if next_offset is None else min(next_offset, bounds.maximum)
@@ -187,7 +190,7 @@ class RemotingProgress:
 
         async def answer(time_slice: TimeSlice) -> None:
             spans = []
-            for each in self._progress(group, [topic]):
+            for each in self._progress(group, [topic], with_unread=True):
                 await time_slice.pause()
                 if each is None or each.minimum == each.maximum:
                     continue
