@@ -31,6 +31,10 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "console": Entry(
             "quarry_mq.cli.local.console:console", "Serve the console for a broker on 127.0.0.1, until Ctrl-C."
         ),
+        "follow": Entry(
+            "quarry_mq.cli.local.follow:follow",
+            "Follow a live RocketMQ master: take over its log as it grows, and its topics, groups and positions.",
+        ),
     },
     "Messages": {
         "produce": Entry(

@@ -63,6 +63,8 @@ class RocketMQ:
         self.endpoint = f"127.0.0.1:{front}"
         self._front, self._names = front, names
         self.names = f"127.0.0.1:{names}"
+        self.broker_port: Final = broker
+        """The port that clients of the remoting protocol connect to."""
         self._processes: list[subprocess.Popen[bytes]] = []
         self._configuration = directory / "conf"
         self._configuration.mkdir()
@@ -104,6 +106,10 @@ class RocketMQ:
         """Start both processes; return when they listen, which is before they serve. Raises RuntimeError."""
         self._launch(self.name_server_command())
         self._wait_for(self._names)
+        self.start_broker()
+
+    def start_broker(self) -> None:
+        """Start the process that holds the broker; return when it listens. Raises RuntimeError."""
         self._launch(self.broker_command())
         self._wait_for(self._front)
 

@@ -44,6 +44,7 @@ SLOW: Final = frozenset(
         "docs/commands.md",
         "docs/configure.md",
         "docs/console.md",
+        "docs/follow-rocketmq.md",
         "docs/index.md",
         "docs/install.md",
         "docs/migrate-from-rocketmq.md",

@@ -1,4 +1,4 @@
-"""docs/migrate-from-rocketmq-clients.md, word by word: Apache RocketMQ 5.5.0, clients of 4.9.8, then Quarry."""
+"""Two pages about a move, word by word: Apache RocketMQ 5.5.0, clients of 4.9.8, then Quarry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.remoting.test_tools import MAIN, NO_LOGS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-PAGE: Final = ROOT / "docs" / "migrate-from-rocketmq-clients.md"
+PAGES: Final = ("migrate-from-rocketmq-clients.md", "follow-rocketmq.md")
 PORTS: Final = (15_000, 15_001, 9876, 10_911)
 """The ports of RocketMQ's proxy, of the proxy's remoting side, of the name server and of the broker."""
 
@@ -81,8 +81,9 @@ def start_rocketmq(session: Session) -> None:
 
 
 @pytest.mark.skipif(not own_network(), reason="no network of its own, and RocketMQ's ports may be taken")
+@pytest.mark.parametrize("page", PAGES)
 def test_the_fleet_moves_as_the_page_says(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    page: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rocketmq, "_ports", lambda: PORTS)
     server = rocketmq.RocketMQ(tmp_path / "rocketmq", Durability.SYNC, topic="orders", queues=4, groups=["fleet"])
@@ -96,4 +97,4 @@ def test_the_fleet_moves_as_the_page_says(
         write_commands(tmp_path / "page-commands", class_path, tmp_path, servers)
         start_rocketmq(session)
         yours = {"ROCKETMQ_STORE": str(tmp_path / "rocketmq" / "store")}
-        assert play(PAGE, session, yours=yours) > 10
+        assert play(ROOT / "docs" / page, session, yours=yours) > 10

@@ -87,6 +87,7 @@ public final class Scenarios {
             case "pop": pop(); break;
             case "fleet-send": fleetSend(); break;
             case "fleet-receive": fleetReceive(); break;
+            case "move-send": moveSend(); break;
             default: throw new IllegalArgumentException(arguments[2]);
         }
     }
@@ -781,6 +782,52 @@ public final class Scenarios {
             check(sent.getSendStatus() == SendStatus.SEND_OK, sent.toString());
         }
         producer.shutdown();
+    }
+
+    /**
+     * Sends numbers until the file STOP exists, and every tenth also delayed, to the topic DELAYED. A send that fails is
+     * repeated: to the name server that the file MOVED names once it exists. Prints what became of each send.
+     */
+    private static void moveSend() throws Exception {
+        java.nio.file.Path moved = java.nio.file.Paths.get(System.getProperty("moved"));
+        java.nio.file.Path stop = java.nio.file.Paths.get(System.getProperty("stop"));
+        String delayed = System.getProperty("delayed");
+        DefaultMQProducer producer = producer();
+        boolean hasMoved = false;
+        long failingSince = 0;
+        for (int at = 0; !java.nio.file.Files.exists(stop);) {
+            try {
+                SendResult sent = producer.send(message("" + at), (queues, m, number) -> queues.get((int) number % queues.size()), at);
+                check(sent.getSendStatus() == SendStatus.SEND_OK, sent.toString());
+                if (failingSince > 0) {
+                    System.out.println("again " + (System.currentTimeMillis() - failingSince));
+                    failingSince = 0;
+                }
+                System.out.println("sent " + at);
+                if (at % 10 == 0) {
+                    Message later = new Message(delayed, ("" + at).getBytes(StandardCharsets.UTF_8));
+                    later.setDelayTimeLevel(1 + at / 10 % 4);
+                    producer.send(later);
+                    System.out.println("delayed " + at);
+                }
+                at++;
+                Thread.sleep(1);
+            } catch (InterruptedException stopped) {
+                throw stopped;
+            } catch (Exception failure) {
+                System.out.println("failed " + at + " " + failure.toString().replace('\n', ' '));
+                failingSince = failingSince > 0 ? failingSince : System.currentTimeMillis();
+                if (!hasMoved && java.nio.file.Files.exists(moved)) {
+                    hasMoved = true;
+                    names = new String(java.nio.file.Files.readAllBytes(moved), StandardCharsets.UTF_8);
+                    producer = new DefaultMQProducer("P-new-" + topic, hook);
+                    producer.setInstanceName("new");
+                    producer.setNamesrvAddr(names);
+                    producer.start();
+                }
+                Thread.sleep(5);
+            }
+        }
     }
 
     /** Prints the queue and the number of each message that the group gets, until there are COUNT. */

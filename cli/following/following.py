@@ -1,0 +1,250 @@
+"""Follows a live RocketMQ master: receives its log, makes it durable, and fills the queues as it goes."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event
+from typing import Final
+
+from quarry_mq.cli.following.master import LogRange, Master
+from quarry_mq.cli.following.pushes import PushMalformed, PushReader, report
+from quarry_mq.client.remoting import RemotingFailed
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.remoting.frames import FrameMalformed
+from quarry_mq.store.errors import StoreUnusable
+from quarry_mq.store.follower import FollowedStore
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.message import PhysicalOffset
+from quarry_mq.store.rocketmq.metadata import read_metadata
+
+COMMIT_SIZE: Final = 4 << 20
+"""Bytes that are received before they are made durable, if the master does not stop sending."""
+ASK_INTERVAL_S: Final = 0.1
+"""Seconds after which what was received is made durable, and the master is asked how far it is."""
+REPORT_INTERVAL_S: Final = 4.0
+"""Seconds between two reports at most: the master closes a connection that was silent for 20."""
+SHOW_INTERVAL_S: Final = 1.0
+METADATA_INTERVAL_S: Final = 30.0
+RETRY_INTERVAL_S: Final = 2.0
+"""Seconds between two attempts to connect to a master that is away."""
+COMPARED_SIZE: Final = 64 << 10
+"""Bytes before the end of the log that the master sends again on each connection, to see that both logs are one."""
+NEARLY_THERE_SIZE: Final = 1 << 20
+"""Bytes behind the master below which a cut-over begins."""
+SETTLE_S: Final = 30.0
+"""Seconds for which a cut-over waits until the master appends nothing while its metadata are read."""
+_READ_SIZE: Final = 1 << 20
+
+AWAY: Final = (OSError, RemotingFailed, FrameMalformed, PushMalformed)
+"""The errors of a call or a connection whose master goes away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """The lag says how far the follower is, and how far its master."""
+
+    dispatched_up_to: PhysicalOffset
+    master_end: PhysicalOffset
+    problem: str = ""
+    """The reason why the master cannot be reached now; `master_end` is the last that is known then."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of the master's log that are not in the queues here."""
+        return max(0, self.master_end - self.dispatched_up_to)
+
+
+Ends = Callable[[Master, Lag], bool]
+"""Return whether following ends, at this master and with this lag."""
+
+
+def is_caught_up(_master: Master, lag: Lag) -> bool:
+    """End as soon as the follower has all that the master has."""
+    return lag.size == 0
+
+
+def never(_master: Master, _lag: Lag) -> bool:
+    """Follow until asked to stop."""
+    return False
+
+
+class NotSettled(Exception):
+    """The master went on appending although it refuses messages of producers."""
+
+
+class _CutOver:
+    """The steps of a cut-over, one for each call: come near, refuse messages, read metadata until they fit the log.
+
+    Sends are refused, and the master goes on delivering delayed messages and noting what consumers do. So the metadata
+    fit if nothing was appended while they were read, and the follower has all that was appended before. What the master
+    does later is not taken over: consumers that are still there may get a delayed message twice.
+    """
+
+    def __init__(self, take_metadata: Callable[[Master], PhysicalOffset | None], clock: Clock) -> None:
+        """`take_metadata` returns the end of the master's log, or None if it moved meanwhile."""
+        self._take_metadata = take_metadata
+        self._clock = clock
+        self._refusing: Master | None = None
+        self.began_s: float | None = None
+        """The time when a master was first asked to refuse messages; None before."""
+
+    def __call__(self, master: Master, lag: Lag) -> bool:
+        now_s = self._clock.monotonic_s()
+        if self._refusing is None and lag.size >= NEARLY_THERE_SIZE:
+            return False
+        if self.began_s is None:
+            self.began_s = now_s
+        if self._refusing is not master:  # a master that was started again may have forgotten it
+            self._refusing = master
+            master.refuse_messages()
+        if now_s - self.began_s > SETTLE_S:
+            raise NotSettled(
+                f"the broker has appended records for {SETTLE_S:.0f} s although it refuses messages of producers: stop "
+                "consumers that receive by gRPC or pop and producers with open transactions, and try again"
+            )
+        return lag.size == 0 and self._take_metadata(master) == lag.master_end
+
+
+class Following:
+    """Fills a store from a master, and connects again whenever the master was away. Lives on one thread."""
+
+    def __init__(
+        self,
+        store: FollowedStore,
+        connect: Callable[[], Master],
+        *,
+        paths: StorePaths,
+        disk: Disk,
+        clock: Clock,
+        show: Callable[[Lag], None],
+        stop: Event,
+    ) -> None:
+        """Follow the master that `connect` connects to, which raises OSError and what `Master` raises.
+
+        The master's metadata goes to the store's `config/`. `show` is called about once a second. Everything ends soon
+        once `stop` is set.
+        """
+        self._store = store
+        self._connect = connect
+        self._paths = paths
+        self._disk = disk
+        self._clock = clock
+        self._show = show
+        self._stop = stop
+        self.lag = Lag(store.dispatched_up_to, store.dispatched_up_to)
+        """The lag that was shown last."""
+
+    def run(self, ends: Ends) -> bool:
+        """Follow until `ends` says so, which is asked about once a second and after each pause of the master.
+
+        Returns False if `stop` was set. Raises StoreUnusable if the master has another log or cannot be followed,
+        StorePoisoned and StoreDamaged.
+        """
+        while not self._stop.is_set():
+            try:
+                with self._connect() as master:
+                    return self._follow(master, ends)
+            except AWAY as error:
+                self._store.commit()
+                self.lag = Lag(self._store.dispatched_up_to, self.lag.master_end, str(error) or type(error).__name__)
+                self._show(self.lag)
+                self._stop.wait(RETRY_INTERVAL_S)
+        return False
+
+    def cut_over(self) -> float | None:
+        """Let the master refuse messages of producers, and take over all that it has then, with its last metadata.
+
+        Returns the seconds since the master began to refuse, or None if `stop` was set; then, and after an error, the
+        master takes messages again. Raises NotSettled if the metadata do not fit the log, and what `run` raises.
+        """
+        step = _CutOver(self._take_metadata, self._clock)
+        is_done = False
+        try:
+            is_done = self.run(step)
+        finally:
+            if step.began_s is not None and not is_done:
+                with self._connect() as master:
+                    master.take_messages()
+        return self._clock.monotonic_s() - step.began_s if is_done and step.began_s is not None else None
+
+    def _follow(self, master: Master, ends: Ends) -> bool:
+        store, clock = self._store, self._clock
+        self._require_same_log(master.segment_size, master.log_range())
+        self._take_metadata(master)
+        if store.received_up_to == 0:
+            store.receive(PhysicalOffset(0), b"\0")  # see `pushes`: the master is asked for the byte after it
+        with socket.create_connection((master.host, master.ha_port), timeout=ASK_INTERVAL_S) as connection:
+            connection.sendall(report(self._first_wanted()))
+            pushes = PushReader()
+            asked_s = reported_s = taken_s = shown_s = clock.monotonic_s()
+            while not self._stop.is_set():
+                has_more = self._read(connection, pushes)
+                now_s = clock.monotonic_s()
+                asks = not has_more or now_s - asked_s >= ASK_INTERVAL_S
+                commits = store.received_up_to - store.flushed_up_to >= (1 if asks else COMMIT_SIZE)
+                if commits:
+                    store.commit()
+                if commits or now_s - reported_s >= REPORT_INTERVAL_S:
+                    connection.sendall(report(store.flushed_up_to))
+                    reported_s = now_s
+                if now_s - taken_s >= METADATA_INTERVAL_S:
+                    self._take_metadata(master)
+                    taken_s = now_s
+                if asks:
+                    log, asked_s = master.log_range(), now_s
+                    store.retire(log.minimum)
+                    self.lag = Lag(store.dispatched_up_to, log.end)
+                    if now_s - shown_s >= SHOW_INTERVAL_S:
+                        self._show(self.lag)
+                        shown_s = now_s
+                    if ends(master, self.lag):
+                        return True
+        store.commit()
+        return False
+
+    def _require_same_log(self, segment_size: int, log: LogRange) -> None:
+        store, root = self._store, self._paths.root
+        if store.segment_size != segment_size:
+            raise StoreUnusable(root, f"its segments have {store.segment_size} bytes, the master's {segment_size}")
+        if not log.minimum <= store.received_up_to <= log.end:
+            raise StoreUnusable(
+                root,
+                f"its log ends at {store.received_up_to}, and the master has {log.minimum} to {log.end}: "
+                "begin with an empty directory",
+            )
+
+    def _first_wanted(self) -> PhysicalOffset:
+        """Return the offset from which the master is to send: a little of what is here, and all that is not."""
+        store = self._store
+        return PhysicalOffset(max(store.minimum, store.received_up_to - COMPARED_SIZE, 1))
+
+    def _read(self, connection: socket.socket, pushes: PushReader) -> bool:
+        """Receive what is there; return whether bytes of the log were among it, so that more may come at once."""
+        try:
+            data = connection.recv(_READ_SIZE)
+        except TimeoutError:
+            return False
+        if not data:
+            raise ConnectionResetError("the master has closed the connection")
+        before = self._store.received_up_to
+        for push in pushes.feed(data):
+            if push.data:
+                self._store.receive(push.offset, push.data)
+        return self._store.received_up_to > before
+
+    def _take_metadata(self, master: Master) -> PhysicalOffset | None:
+        """Store the master's metadata; drop the topics that it has deleted, and what it has delivered with a delay.
+
+        Makes the queues durable, too, so that a start after a crash has little to do.
+
+        Returns the end of the master's log, or None if it moved while the last of the metadata were read.
+        """
+        end = master.log_range().end
+        taken = master.save_metadata(self._disk, self._paths.config)
+        self._store.take_topics(taken.topics, end)
+        self._store.settle(read_metadata(self._disk, self._paths.root).pending, self._clock.wall_ms())
+        self._store.flush_queues()
+        return taken.log_end

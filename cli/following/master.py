@@ -1,0 +1,145 @@
+"""A RocketMQ master as a follower sees it: what kind of broker it is, how far its log goes, and its metadata."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from quarry_mq.client.remoting import RemotingClient, RemotingFailed
+from quarry_mq.protocol.remoting.codes import RequestCode
+from quarry_mq.store.errors import StoreUnusable
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.kind import StoreKind
+from quarry_mq.store.message import PhysicalOffset
+
+TIMER_CHECKPOINT_SIZE: Final = 4_096
+"""Bytes of RocketMQ's file `timercheck`, of which the master sends the first 56."""
+
+FILES: Final = {
+    "topics.json": RequestCode.GET_ALL_TOPIC_CONFIG,
+    "subscriptionGroup.json": RequestCode.GET_ALL_GROUP_CONFIG,
+    "consumerOffset.json": RequestCode.GET_ALL_CONSUMER_OFFSET,
+}
+"""The files of `config/` with topics, groups and positions, whose content the master sends, and the request codes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """The part of the log that the master has at a moment."""
+
+    minimum: PhysicalOffset
+    end: PhysicalOffset
+
+
+REFUSED_UNTIL: Final = "startAcceptSendRequestTimeStamp"
+"""RocketMQ's setting with the time in ms before which a broker refuses messages: "broker unable to service, until".
+
+The permission of a broker (`brokerPermission`) refuses at once for ordered topics alone. Other producers learn of it
+with their next look at the route, up to 30 s later.
+"""
+_YEAR_2100_MS: Final = 4_102_444_800_000
+
+
+class TakenMetadata(NamedTuple):
+    """The result says what is known of the metadata that were written to files."""
+
+    topics: Collection[str]
+    log_end: PhysicalOffset | None
+    """The end of the log when the progress of delayed messages was read; None if the log grew meanwhile."""
+
+
+class Master:
+    """A RocketMQ master at the other end of a client, to be used as a context manager that closes the client.
+
+    Its methods raise what `RemotingClient.call` raises.
+    """
+
+    def __init__(self, client: RemotingClient) -> None:
+        """Ask the broker for its settings. Raises StoreUnusable, with the reason, if it cannot be followed."""
+        self._client = client
+        self.host: Final = client.host
+        text = client.call(RequestCode.GET_BROKER_CONFIG).body.decode(errors="replace")
+        self._settings = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+        if reason := self._why_not():
+            raise StoreUnusable(Path(self._settings.get("storePathRootDir", "store")), reason)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    def refuse_messages(self) -> None:
+        """Let the broker refuse what producers send, at once and also after a restart with its settings file."""
+        self._set(REFUSED_UNTIL, _YEAR_2100_MS)
+
+    def take_messages(self) -> None:
+        """Let the broker take what producers send."""
+        self._set(REFUSED_UNTIL, 0)
+
+    def _set(self, setting: str, value: int) -> None:
+        self._client.call(RequestCode.UPDATE_BROKER_CONFIG, body=f"{setting}={value}\n".encode())
+
+    def _why_not(self) -> str:
+        """Return why the broker cannot be followed; nothing if it can."""
+        settings = self._settings
+        if settings.get("brokerRole") == "SLAVE":
+            return "the broker is a slave: follow its master"
+        if settings.get("enableDLegerCommitLog") == "true":
+            return "the broker uses DLedger (enableDLegerCommitLog), whose log has other records: it cannot be followed"
+        if settings.get("enableControllerMode") == "true":
+            return "the broker runs in controller mode (enableControllerMode), whose slaves speak another protocol"
+        return ""
+
+    @property
+    def segment_size(self) -> int:
+        """Return the size of the master's log segments in bytes; a follower's have the same."""
+        return int(self._settings["mappedFileSizeCommitLog"])
+
+    @property
+    def ha_port(self) -> int:
+        """Return the port that slaves connect to."""
+        return int(self._settings["haListenPort"])
+
+    @property
+    def kind(self) -> StoreKind:
+        """Return the kind of store, which says how the master numbers the messages of light queues."""
+        is_rocksdb = self._settings.get("storeType", "").lower() == "defaultrocksdb"
+        return StoreKind.ROCKETMQ_ROCKSDB if is_rocksdb else StoreKind.ROCKETMQ_FILE
+
+    def log_range(self) -> LogRange:
+        """Return what the master's log has now."""
+        table = json.loads(self._client.call(RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
+        return LogRange(
+            PhysicalOffset(int(table["commitLogMinOffset"])), PhysicalOffset(int(table["commitLogMaxOffset"]))
+        )
+
+    def save_metadata(self, disk: Disk, directory: Path) -> TakenMetadata:
+        """Write the master's metadata as RocketMQ's files of `config/`, each of them as a whole. Raises OSError.
+
+        The positions of groups are read before the end of the log, and what was delivered with a delay together with
+        it: a position is stored after what the consumer has sent back, and a delayed message counts as delivered after
+        its copy was appended. So no message is lost between the two, whatever the master does meanwhile.
+        """
+        disk.make_directories(directory)
+        bodies = {name: self._client.call(code).body for name, code in FILES.items()}
+        before = self.log_range().end
+        bodies["delayOffset.json"] = self._client.call(RequestCode.GET_ALL_DELAY_OFFSET).body
+        try:
+            checkpoint = self._client.call(RequestCode.GET_TIMER_CHECK_POINT).body
+        except RemotingFailed:
+            pass  # RocketMQ 4 has no timers
+        else:
+            # without it all timers of the log would be delivered again
+            bodies["timercheck"] = checkpoint.ljust(TIMER_CHECKPOINT_SIZE, b"\0")
+        end = self.log_range().end
+        for name, body in bodies.items():
+            disk.replace_atomically(directory / name, body)
+        topics: dict[str, object] = json.loads(bodies["topics.json"])["topicConfigTable"]
+        return TakenMetadata(topics.keys(), end if end == before else None)

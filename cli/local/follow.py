@@ -1,0 +1,143 @@
+"""`quarry follow` fills a store with the messages of a live RocketMQ master, and keeps up with it."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Annotated
+
+import typer
+
+from quarry_mq.cli.following.following import AWAY, Following, Lag, NotSettled, is_caught_up, never
+from quarry_mq.cli.following.master import REFUSED_UNTIL, Master
+from quarry_mq.cli.offline.arguments import Json
+from quarry_mq.cli.offline.opened_store import logs_aside, reporting_errors
+from quarry_mq.cli.offline.record_text import json_line
+from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.progress import shown_progress
+from quarry_mq.cli.terminal.text import say
+from quarry_mq.client.remoting import RemotingClient
+from quarry_mq.protocol.clock import Progress, ReportProgress, SystemClock
+from quarry_mq.store.follower import FollowedStore
+from quarry_mq.store.follower import follow as follow_log
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.opening.open_store import recover_store
+from quarry_mq.store.settings import StoreSettings
+
+
+def follow(
+    broker: Annotated[
+        str, typer.Argument(metavar="HOST:PORT", help="The broker's address for clients, such as 10.0.0.1:10911.")
+    ],
+    store: Annotated[
+        Path,
+        typer.Option("--store", metavar="DIR", help="Folder of the store: empty, or one that has followed before."),
+    ],
+    *,
+    until_caught_up: Annotated[
+        bool, typer.Option("--until-caught-up", help="End as soon as the store has caught up with the broker.")
+    ] = False,
+    cut_over: Annotated[
+        bool, typer.Option("--cut-over", help="Catch up, let the broker refuse messages, take over the rest, and end.")
+    ] = False,
+    user: Annotated[
+        str | None, typer.Option("--user", metavar="USER", help="User who signs the calls, if the broker uses ACL 1.0.")
+    ] = None,
+    secret_file: Annotated[
+        Path | None, typer.Option("--secret-file", metavar="FILE", help="File with the secret of the user.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Follow a live RocketMQ master: take over its log as it grows, and its topics, groups and positions.
+
+    The master serves on and notices one more slave. Ctrl-C or SIGTERM ends the command; the next run goes on where the
+    last one ended. While the master is away, the command tries to reach it every 2 s. Afterwards
+    `quarry serve --store DIR` serves all that was there. Only one process may use the folder at a time.
+    """
+    host, _, port = broker.rpartition(":")
+    if not host or not port.isdecimal():
+        raise typer.BadParameter("an address is HOST:PORT", param_hint="HOST:PORT")
+    secret = "" if secret_file is None else secret_file.read_text().strip()
+    connect = partial(_connected, host, int(port), user, secret)
+    with reporting_errors(store), logs_aside(logging.WARNING), shown_progress() as report, _ended() as stop:
+        try:
+            followed = _opened(connect, store, report)
+        except AWAY as error:
+            end(Exit.COULD_NOT_RUN, f"{broker}: {error}")
+        following = Following(
+            followed,
+            connect,
+            paths=StorePaths(store),
+            disk=PosixDisk(),
+            clock=SystemClock(),
+            show=partial(_show, report),
+            stop=stop,
+        )
+        try:
+            refused_s = following.cut_over() if cut_over else None
+            if not cut_over:
+                following.run(is_caught_up if until_caught_up else never)
+        except NotSettled as error:
+            end(Exit.COULD_NOT_RUN, f"{broker}: {error}")
+        finally:
+            followed.close()
+    if cut_over and refused_s is None:
+        end(Exit.COULD_NOT_RUN, "ended before the cut-over was complete: the broker takes messages as before")
+    lag = following.lag
+    if as_json:
+        say(json_line({"logBegin": followed.minimum, "logEnd": lag.dispatched_up_to, "behind": lag.size}))
+        return
+    say(f"the store has the broker's log up to {lag.dispatched_up_to}, {lag.size} bytes behind")
+    if refused_s is not None:
+        _say_next(broker, store, refused_s)
+
+
+def _say_next(broker: str, store: Path, refused_s: float) -> None:
+    say(f"the broker began to refuse messages {refused_s:.1f} s before")
+    say(f"serve the store, and lead the clients to it: quarry serve --store {store}")
+    say(f"to go back before that: mqadmin updateBrokerConfig -b {broker} -k {REFUSED_UNTIL} -v 0")
+
+
+def _connected(host: str, port: int, user: str | None, secret: str) -> Master:
+    client = RemotingClient(host, port, user=user, secret=secret)
+    try:
+        return Master(client)
+    except BaseException:
+        client.close()
+        raise
+
+
+def _opened(connect: Callable[[], Master], root: Path, report: ReportProgress) -> FollowedStore:
+    """Open the store to follow a master. Nothing is made if the master cannot be followed."""
+    with connect() as master:
+        settings = StoreSettings(root=root, segment_size=master.segment_size)
+        begin, kind = master.log_range().minimum, master.kind
+    recovered = recover_store(settings, disk=PosixDisk(), clock=SystemClock(), report=report, followed=kind)
+    return follow_log(recovered, begin=begin)
+
+
+def _show(report: ReportProgress, lag: Lag) -> None:
+    done = lag.dispatched_up_to
+    words = f"{lag.size:,} bytes behind"
+    if lag.problem:
+        words = f"the broker is away ({lag.problem}), {words}"
+    report(Progress("following", done, max(done, lag.master_end), words))
+
+
+@contextmanager
+def _ended() -> Iterator[Event]:
+    """Set the event on Ctrl-C and SIGTERM while the block runs."""
+    event = Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: event.set()) for number in numbers]
+    try:
+        yield event
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

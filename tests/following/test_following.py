@@ -1,0 +1,250 @@
+"""`quarry follow` has the master's log and queues, whatever happens to the connection or to itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from quarry_mq.cli.following import following
+from quarry_mq.cli.following.pushes import Push, PushMalformed, PushReader, report
+from quarry_mq.cli.main import app
+from quarry_mq.store.message import PhysicalOffset, QueueId
+from tests.follower.test_followed_store import SEGMENT_SIZE, log_bytes, send_some
+from tests.following.fake_master import PUSH, FakeMaster
+from tests.store.test_deletions import opened, rows_of
+
+
+def run(port: int, root: Path, *options: str) -> Any:
+    arguments = ["follow", f"127.0.0.1:{port}", "--store", str(root), "--until-caught-up", "--json", *options]
+    return CliRunner().invoke(app, arguments)
+
+
+def topics_body(*names: str) -> bytes:
+    settings = {"readQueueNums": 3, "writeQueueNums": 3, "perm": 6}
+    return json.dumps({"topicConfigTable": {name: {"topicName": name, **settings} for name in names}}).encode()
+
+
+@given(st.lists(st.tuples(st.integers(0, 1 << 40), st.binary(max_size=40)), max_size=8), st.integers(1, 30))
+def test_pushes_are_read_whatever_the_pieces_are(pushes: list[tuple[int, bytes]], size: int) -> None:
+    sent = b"".join(PUSH.pack(offset, len(data)) + data for offset, data in pushes)
+    reader = PushReader()
+    found = [push for at in range(0, len(sent), size) for push in reader.feed(sent[at : at + size])]
+    assert found == [Push(PhysicalOffset(offset), data) for offset, data in pushes]
+
+
+@pytest.mark.parametrize("head", [PUSH.pack(-1, 5), PUSH.pack(0, -1), PUSH.pack(0, 1 << 30)])
+def test_what_is_no_push_is_refused(head: bytes) -> None:
+    with pytest.raises(PushMalformed, match="a push of"):
+        PushReader().feed(head)
+
+
+def test_reports() -> None:
+    assert report(PhysicalOffset(258)) == bytes([0, 0, 0, 0, 0, 0, 1, 2])
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "RETRY_INTERVAL_S", 0.05)
+
+
+def test_a_store_keeps_up_with_its_master_and_serves_afterwards(tmp_path: Path) -> None:
+    """One connection is cut in the middle of a push: the follower connects again."""
+    chance = Random(1)
+    primary = opened(tmp_path / "primary")
+    bodies = {
+        21: topics_body("orders", "rooms"),
+        43: json.dumps({"offsetTable": {"orders@readers": {"0": 2}}}).encode(),
+    }
+    end = 0
+    with FakeMaster(lambda start, stop: log_bytes(primary, start, stop), lambda: end, bodies=bodies) as master:
+        for turn in range(4):
+            for _ in range(8):
+                send_some(primary, chance)
+            end = primary.messages.appended_up_to
+            master.drops_after = 80_001 if turn == 2 else None
+            found = run(master.port, tmp_path / "store")
+            assert found.exit_code == 0, found.output
+            assert json.loads(found.stdout) == {"logBegin": 0, "logEnd": end, "behind": 0}
+            assert master.reports[-1] == end
+            assert master.drops_after is None
+    store = opened(tmp_path / "store")
+    assert log_bytes(store, 0, end) == log_bytes(primary, 0, end)
+    assert rows_of(store) == rows_of(primary)
+    orders = store.topics.get("orders")
+    assert orders is not None
+    assert orders.queue_count == 3
+    store.close()
+    with FakeMaster(lambda start, stop: log_bytes(primary, start, stop), lambda: end) as master:
+        found = run(master.port, tmp_path / "store")
+        assert found.exit_code == 2
+        assert "a broker has served this store" in found.output
+    primary.close()
+
+
+def test_deleted_topics_stay_away_and_groups_miss_nothing(tmp_path: Path) -> None:
+    """The master has deleted the topic `rooms`, also once it was followed, and its groups are ahead of the follower."""
+    chance = Random(9)
+    primary = opened(tmp_path / "primary")
+    for _ in range(4):
+        send_some(primary, chance)
+    end = primary.messages.appended_up_to
+    positions = {"orders@ahead": {"0": 900}, "orders@within": {"0": 2}, "empty@readers": {"1": 7}}
+    bodies = {21: topics_body("orders", "rooms", "empty"), 43: json.dumps({"offsetTable": positions}).encode()}
+    with FakeMaster(lambda start, stop: log_bytes(primary, start, stop), lambda: end, bodies=bodies) as master:
+        assert run(master.port, tmp_path / "store").exit_code == 0
+    bodies[21] = topics_body("orders", "empty")
+    with FakeMaster(lambda start, stop: log_bytes(primary, start, stop), lambda: end, bodies=bodies) as master:
+        for root in (tmp_path / "store", tmp_path / "later"):
+            assert run(master.port, root).exit_code == 0
+            found = CliRunner().invoke(app, ["verify", str(root)])
+            assert found.exit_code == 0, found.output
+    for root in (tmp_path / "store", tmp_path / "later"):
+        store = opened(root)
+        assert not store.messages.queues_of("rooms")
+        assert store.topics.get("rooms") is None
+        orders, empty = QueueId("orders", 0), QueueId("empty", 1)
+        assert store.offsets.get("ahead", orders) == store.messages.maximum(orders) < 900
+        assert store.offsets.get("within", orders) == 2
+        assert store.offsets.get("readers", empty) == store.messages.maximum(empty) == 7
+        store.close()
+        found = CliRunner().invoke(app, ["verify", str(root)])
+        assert found.exit_code == 0, found.output
+    primary.close()
+
+
+def test_a_cut_over_takes_all_that_the_master_has_when_it_refuses_messages(tmp_path: Path) -> None:
+    chance = Random(4)
+    primary = opened(tmp_path / "primary")
+    for _ in range(8):
+        send_some(primary, chance)
+    ends = [primary.messages.appended_up_to]
+    for _ in range(3):  # what was under way when the master began to refuse
+        send_some(primary, chance)
+        ends.append(primary.messages.appended_up_to)
+
+    def end() -> int:
+        return ends.pop(0) if master.refuses_until_ms and len(ends) > 1 else ends[0]
+
+    with FakeMaster(lambda start, stop: log_bytes(primary, start, stop), end) as master:
+        found = run(master.port, tmp_path / "store", "--cut-over")
+        assert found.exit_code == 0, found.output
+        assert json.loads(found.stdout) == {"logBegin": 0, "logEnd": primary.messages.appended_up_to, "behind": 0}
+        assert master.refuses_until_ms > 4_000_000_000_000
+    primary.close()
+
+
+def test_a_master_that_never_stops_appending_takes_messages_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "SETTLE_S", 0.5)
+    chance = Random(5)
+    primary = opened(tmp_path / "primary")
+    for _ in range(8):
+        send_some(primary, chance)
+    ends = [primary.messages.appended_up_to - 50_000]
+
+    def end() -> int:
+        ends[0] += 1 if master.refuses_until_ms else 0
+        return ends[0]
+
+    with FakeMaster(lambda start, stop: log_bytes(primary, start, stop), end) as master:
+        found = run(master.port, tmp_path / "store", "--cut-over")
+        assert found.exit_code == 2, found.output
+        assert "has appended records for 0 s although it refuses" in found.output
+        assert ends[0] > primary.messages.appended_up_to - 50_000, "it was asked to refuse"
+        assert master.refuses_until_ms == 0
+    primary.close()
+
+
+def test_a_master_with_another_log_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
+    """A master has lost the end of its log, and has written other records there since."""
+    chance = Random(6)
+    primary = opened(tmp_path / "primary")
+    for _ in range(8):
+        send_some(primary, chance)
+    end = primary.messages.appended_up_to
+
+    others = log_bytes(primary, 0, end - 5) + b"other" + bytes(1_000)
+    with FakeMaster(lambda start, stop: log_bytes(primary, start, stop), lambda: end) as master:
+        assert run(master.port, tmp_path / "store").exit_code == 0
+    with FakeMaster(lambda start, stop: others[start:stop], lambda: end + 1_000) as master:
+        found = run(master.port, tmp_path / "store")
+        assert found.exit_code == 2
+        assert "it has lost the end of its log since; begin with an empty directory" in found.output
+    store = opened(tmp_path / "store")
+    assert log_bytes(store, 0, end) == log_bytes(primary, 0, end)
+    store.close()
+    primary.close()
+
+
+def test_segments_that_the_master_has_removed_go(tmp_path: Path) -> None:
+    chance = Random(7)
+    primary = opened(tmp_path / "primary")
+    for _ in range(8):
+        send_some(primary, chance)
+    end = primary.messages.appended_up_to
+    assert end > 2 * SEGMENT_SIZE
+    with FakeMaster(lambda start, stop: log_bytes(primary, start, stop), lambda: end) as master:
+        assert run(master.port, tmp_path / "store").exit_code == 0
+        master.minimum = 2 * SEGMENT_SIZE
+        found = run(master.port, tmp_path / "store")
+        assert json.loads(found.stdout)["logBegin"] == 2 * SEGMENT_SIZE
+    names = sorted(path.name for path in (tmp_path / "store" / "commitlog").iterdir() if path.name.isdecimal())
+    assert int(names[0]) == 2 * SEGMENT_SIZE
+    store = opened(tmp_path / "store")
+    assert store.segments.minimum == 2 * SEGMENT_SIZE
+    assert log_bytes(store, 2 * SEGMENT_SIZE, end) == log_bytes(primary, 2 * SEGMENT_SIZE, end)
+    store.close()
+    primary.close()
+
+
+def test_a_log_that_does_not_begin_at_zero_is_followed_from_where_it_begins(tmp_path: Path) -> None:
+    chance = Random(8)
+    primary = opened(tmp_path / "primary")
+    for _ in range(8):
+        send_some(primary, chance)
+    end = primary.messages.appended_up_to
+    with FakeMaster(lambda start, stop: log_bytes(primary, start, stop), lambda: end, minimum=SEGMENT_SIZE) as master:
+        found = run(master.port, tmp_path / "store")
+        assert json.loads(found.stdout) == {"logBegin": SEGMENT_SIZE, "logEnd": end, "behind": 0}
+    store = opened(tmp_path / "store")
+    assert log_bytes(store, SEGMENT_SIZE, end) == log_bytes(primary, SEGMENT_SIZE, end)
+    store.close()
+    primary.close()
+
+
+def test_a_broker_that_cannot_be_followed_is_refused_with_the_reason(tmp_path: Path) -> None:
+    for setting, value, why in (
+        ("brokerRole", "SLAVE", "is a slave"),
+        ("enableDLegerCommitLog", "true", "DLedger"),
+        ("enableControllerMode", "true", "controller mode"),
+    ):
+        with FakeMaster(lambda *_: b"", lambda: 0, settings={setting: value}) as master:
+            found = run(master.port, tmp_path / "store")
+            assert found.exit_code == 2
+            assert why in found.output
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_store_that_does_not_fit_is_refused_and_left_alone(tmp_path: Path) -> None:
+    primary = opened(tmp_path / "primary")
+    send_some(primary, Random(2))
+    end = primary.messages.appended_up_to
+    with FakeMaster(lambda start, stop: log_bytes(primary, start, stop), lambda: end) as master:
+        assert run(master.port, tmp_path / "store").exit_code == 0
+    with FakeMaster(lambda *_: b"", lambda: end - 100) as shorter:
+        found = run(shorter.port, tmp_path / "store")
+        assert found.exit_code == 2
+        assert f"its log ends at {end}, and the master has 0 to {end - 100}" in found.output
+    with FakeMaster(lambda *_: b"", lambda: end, segment_size=1 << 20) as larger:
+        found = run(larger.port, tmp_path / "store")
+        assert found.exit_code == 2
+        assert "the master's 1048576" in found.output
+    primary.close()
