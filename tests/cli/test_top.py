@@ -25,6 +25,7 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
 from tests.cli import overview_stub
 from tests.cli.overview_stub import NOW_MS, Stub, later, overview, served
 from tests.cli.said import complaint
+from tests.schemas import assert_documented
 
 
 class Hands:
@@ -144,6 +145,14 @@ def test_how_many_groups_a_topic_has_may_not_be_known(address: str, count: int |
 
 
 # -- JSON
+
+
+def test_concerns_are_objects(address: str, stub: Stub) -> None:
+    stub.answers["GetOverview"] = overview(concerns=["the disk is full"])
+    done = run("--json", "--once", "--admin", address)
+    (concern,) = json.loads(done.stdout)["overview"]["concerns"]
+    assert concern["text"] == "the disk is full"
+    assert_documented(["top", "--json"], done.stdout)
 
 
 def test_json_is_one_object_a_refresh(address: str, stub: Stub) -> None:
