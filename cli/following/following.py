@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
 from typing import Final
 
-from quarry_mq.cli.following.master import LogRange, Master
-from quarry_mq.cli.following.pushes import PushMalformed, PushReader, report
+from quarry_mq.cli.following.connection import HaConnection
+from quarry_mq.cli.following.master import REFUSED_UNTIL, LogRange, Master
+from quarry_mq.cli.following.pushes import PushMalformed
 from quarry_mq.client.remoting import RemotingFailed
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.remoting.frames import FrameMalformed
@@ -24,8 +24,6 @@ COMMIT_SIZE: Final = 4 << 20
 """Bytes that are received before they are made durable, if the master does not stop sending."""
 ASK_INTERVAL_S: Final = 0.1
 """Seconds after which what was received is made durable, and the master is asked how far it is."""
-REPORT_INTERVAL_S: Final = 4.0
-"""Seconds between two reports at most: the master closes a connection that was silent for 20."""
 SHOW_INTERVAL_S: Final = 1.0
 METADATA_INTERVAL_S: Final = 30.0
 RETRY_INTERVAL_S: Final = 2.0
@@ -36,7 +34,6 @@ NEARLY_THERE_SIZE: Final = 1 << 20
 """Bytes behind the master below which a cut-over begins."""
 SETTLE_S: Final = 30.0
 """Seconds for which a cut-over waits until the master appends nothing while its metadata are read."""
-_READ_SIZE: Final = 1 << 20
 
 AWAY: Final = (OSError, RemotingFailed, FrameMalformed, PushMalformed)
 """The errors of a call or a connection whose master goes away."""
@@ -49,7 +46,7 @@ class Lag:
     dispatched_up_to: PhysicalOffset
     master_end: PhysicalOffset
     problem: str = ""
-    """The reason why the master cannot be reached now; `master_end` is the last that is known then."""
+    """The reason why nothing is received now; `master_end` is the last that is known then."""
 
     @property
     def size(self) -> int:
@@ -61,18 +58,8 @@ Ends = Callable[[Master, Lag], bool]
 """Return whether following ends, at this master and with this lag."""
 
 
-def is_caught_up(_master: Master, lag: Lag) -> bool:
-    """End as soon as the follower has all that the master has."""
-    return lag.size == 0
-
-
-def never(_master: Master, _lag: Lag) -> bool:
-    """Follow until asked to stop."""
-    return False
-
-
-class NotSettled(Exception):
-    """The master went on appending although it refuses messages of producers."""
+class CutOverFailed(Exception):
+    """The cut-over did not come to its end. The text says whether the master takes messages."""
 
 
 class _CutOver:
@@ -101,8 +88,8 @@ class _CutOver:
             self._refusing = master
             master.refuse_messages()
         if now_s - self.began_s > SETTLE_S:
-            raise NotSettled(
-                f"the broker has appended records for {SETTLE_S:.0f} s although it refuses messages of producers: stop "
+            raise CutOverFailed(
+                f"the broker has appended records for {SETTLE_S:.0f} s although it refused messages of producers: stop "
                 "consumers that receive by gRPC or pop and producers with open transactions, and try again"
             )
         return lag.size == 0 and self._take_metadata(master) == lag.master_end
@@ -137,12 +124,24 @@ class Following:
         self.lag = Lag(store.dispatched_up_to, store.dispatched_up_to)
         """The lag that was shown last."""
 
-    def run(self, ends: Ends) -> bool:
-        """Follow until `ends` says so, which is asked about once a second and after each pause of the master.
+    def run(self) -> None:
+        """Follow until `stop` is set.
 
-        Returns False if `stop` was set. Raises StoreUnusable if the master has another log or cannot be followed,
-        StorePoisoned and StoreDamaged.
+        Raises StoreUnusable if the master has another log or cannot be followed, StorePoisoned and StoreDamaged.
         """
+        self._run(lambda _master, _lag: False)
+
+    def catch_up(self) -> None:
+        """Follow until the store has all that the master has, or `stop` is set. Raises what `run` raises."""
+        self._run(self._is_caught_up)
+
+    def _is_caught_up(self, master: Master, lag: Lag) -> bool:
+        if lag.size == 0:
+            self._take_metadata(master)
+        return lag.size == 0
+
+    def _run(self, ends: Ends) -> bool:
+        """Follow until `ends` says so, or return False if `stop` is set before."""
         while not self._stop.is_set():
             try:
                 with self._connect() as master:
@@ -158,38 +157,54 @@ class Following:
         """Let the master refuse messages of producers, and take over all that it has then, with its last metadata.
 
         Returns the seconds since the master began to refuse, or None if `stop` was set; then, and after an error, the
-        master takes messages again. Raises NotSettled if the metadata do not fit the log, and what `run` raises.
+        master takes messages again. Raises CutOverFailed if the metadata do not fit the log, or if the master could not
+        be told to take messages; and what `run` raises.
         """
         step = _CutOver(self._take_metadata, self._clock)
         is_done = False
         try:
-            is_done = self.run(step)
+            is_done = self._run(step)
         finally:
             if step.began_s is not None and not is_done:
-                with self._connect() as master:
-                    master.take_messages()
+                self._let_take_messages()
         return self._clock.monotonic_s() - step.began_s if is_done and step.began_s is not None else None
+
+    def _let_take_messages(self) -> None:
+        try:
+            with self._connect() as master:
+                master.take_messages()
+        except AWAY as error:
+            raise CutOverFailed(
+                f"the broker may still refuse messages, as it could not be told to take them ({error}): "
+                f"set its {REFUSED_UNTIL} to 0"
+            ) from error
 
     def _follow(self, master: Master, ends: Ends) -> bool:
         store, clock = self._store, self._clock
-        self._require_same_log(master.segment_size, master.log_range())
+        log = master.log_range()
+        self._require_same_log(master.segment_size, log)
         self._take_metadata(master)
         if store.received_up_to == 0:
             store.receive(PhysicalOffset(0), b"\0")  # see `pushes`: the master is asked for the byte after it
-        with socket.create_connection((master.host, master.ha_port), timeout=ASK_INTERVAL_S) as connection:
-            connection.sendall(report(self._first_wanted()))
-            pushes = PushReader()
-            asked_s = reported_s = taken_s = shown_s = clock.monotonic_s()
+        connection = HaConnection(
+            (master.host, master.ha_port),
+            self._first_wanted(log.minimum),
+            clock,
+            is_controlled=master.is_controlled,
+            wait_s=ASK_INTERVAL_S,
+        )
+        with connection:
+            asked_s = taken_s = shown_s = clock.monotonic_s()
             while not self._stop.is_set():
-                has_more = self._read(connection, pushes)
+                before = store.received_up_to
+                for push in connection.receive():
+                    store.receive(push.offset, push.data)
                 now_s = clock.monotonic_s()
-                asks = not has_more or now_s - asked_s >= ASK_INTERVAL_S
+                asks = store.received_up_to == before or now_s - asked_s >= ASK_INTERVAL_S
                 commits = store.received_up_to - store.flushed_up_to >= (1 if asks else COMMIT_SIZE)
                 if commits:
                     store.commit()
-                if commits or now_s - reported_s >= REPORT_INTERVAL_S:
-                    connection.sendall(report(store.flushed_up_to))
-                    reported_s = now_s
+                connection.report(store.flushed_up_to, is_new=commits)
                 if now_s - taken_s >= METADATA_INTERVAL_S:
                     self._take_metadata(master)
                     taken_s = now_s
@@ -202,7 +217,8 @@ class Following:
                         shown_s = now_s
                     if ends(master, self.lag):
                         return True
-        store.commit()
+            store.commit()
+            self._take_metadata(master)
         return False
 
     def _require_same_log(self, segment_size: int, log: LogRange) -> None:
@@ -216,24 +232,13 @@ class Following:
                 "begin with an empty directory",
             )
 
-    def _first_wanted(self) -> PhysicalOffset:
-        """Return the offset from which the master is to send: a little of what is here, and all that is not."""
-        store = self._store
-        return PhysicalOffset(max(store.minimum, store.received_up_to - COMPARED_SIZE, 1))
+    def _first_wanted(self, minimum: PhysicalOffset) -> PhysicalOffset:
+        """Return the offset from which the master is to send: a little of what is here, and all that is not.
 
-    def _read(self, connection: socket.socket, pushes: PushReader) -> bool:
-        """Receive what is there; return whether bytes of the log were among it, so that more may come at once."""
-        try:
-            data = connection.recv(_READ_SIZE)
-        except TimeoutError:
-            return False
-        if not data:
-            raise ConnectionResetError("the master has closed the connection")
-        before = self._store.received_up_to
-        for push in pushes.feed(data):
-            if push.data:
-                self._store.receive(push.offset, push.data)
-        return self._store.received_up_to > before
+        `minimum` is where the master's log begins.
+        """
+        store = self._store
+        return PhysicalOffset(max(minimum, store.minimum, store.received_up_to - COMPARED_SIZE, 1))
 
     def _take_metadata(self, master: Master) -> PhysicalOffset | None:
         """Store the master's metadata; drop the topics that it has deleted, and what it has delivered with a delay.

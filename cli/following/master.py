@@ -93,8 +93,6 @@ class Master:
             return "the broker is a slave: follow its master"
         if settings.get("enableDLegerCommitLog") == "true":
             return "the broker uses DLedger (enableDLegerCommitLog), whose log has other records: it cannot be followed"
-        if settings.get("enableControllerMode") == "true":
-            return "the broker runs in controller mode (enableControllerMode), whose slaves speak another protocol"
         return ""
 
     @property
@@ -106,6 +104,11 @@ class Master:
     def ha_port(self) -> int:
         """Return the port that slaves connect to."""
         return int(self._settings["haListenPort"])
+
+    @property
+    def is_controlled(self) -> bool:
+        """Return whether the broker is in controller mode, whose slaves speak another protocol."""
+        return self._settings.get("enableControllerMode") == "true"
 
     @property
     def kind(self) -> StoreKind:

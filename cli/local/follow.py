@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from quarry_mq.cli.following.following import AWAY, Following, Lag, NotSettled, is_caught_up, never
+from quarry_mq.cli.following.following import AWAY, CutOverFailed, Following, Lag
 from quarry_mq.cli.following.master import REFUSED_UNTIL, Master
 from quarry_mq.cli.offline.arguments import Json
 from quarry_mq.cli.offline.opened_store import logs_aside, reporting_errors
@@ -81,9 +81,11 @@ def follow(
         )
         try:
             refused_s = following.cut_over() if cut_over else None
-            if not cut_over:
-                following.run(is_caught_up if until_caught_up else never)
-        except NotSettled as error:
+            if until_caught_up and not cut_over:
+                following.catch_up()
+            elif not cut_over:
+                following.run()
+        except CutOverFailed as error:
             end(Exit.COULD_NOT_RUN, f"{broker}: {error}")
         finally:
             followed.close()
@@ -126,7 +128,7 @@ def _show(report: ReportProgress, lag: Lag) -> None:
     done = lag.dispatched_up_to
     words = f"{lag.size:,} bytes behind"
     if lag.problem:
-        words = f"the broker is away ({lag.problem}), {words}"
+        words = f"trying again ({lag.problem}), {words}"
     report(Progress("following", done, max(done, lag.master_end), words))
 
 

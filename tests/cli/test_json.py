@@ -52,6 +52,7 @@ ELSEWHERE = {
     "pipeline replay": "tests/pipeline/test_replay.py",
     "pipeline stats": "tests/cli/test_pipeline_stats.py",
     "pipeline verify": "tests/pipeline",
+    "follow": "tests/following/test_following.py",
     "recover": "tests/cli/test_recover.py",
     "restore": "tests/cli/test_backup.py",
     "tail": "tests/cli/test_online.py",

@@ -15,6 +15,8 @@ from quarry_mq.protocol.remoting.frames import FrameReader, read_command, write_
 BATCH = 32_768
 REPORT = struct.Struct(">q")
 PUSH = struct.Struct(">qi")
+HELLO = struct.Struct(">ihhq")
+STATE_REPORT = struct.Struct(">iq")
 CONFIG_BODIES = {
     21: b'{"topicConfigTable":{"orders":{},"rooms":{}}}',
     201: b"{}",
@@ -22,6 +24,17 @@ CONFIG_BODIES = {
     45: b"{}",
     60: bytes(56),
 }
+
+
+def answer_of(end: int) -> bytes:
+    """Return the answer of a master in controller mode to a slave's hello, with two epochs."""
+    return struct.pack(">iiqi", 1, 24, end, 2) + struct.pack(">iqiq", 1, 0, 2, 500)
+
+
+def pushed(offset: int, data: bytes, *, is_controlled: bool) -> bytes:
+    if is_controlled:
+        return struct.pack(">iiqiqq", 2, len(data), offset, 2, 500, 0) + data
+    return PUSH.pack(offset, len(data)) + data
 
 
 class FakeMaster:
@@ -40,6 +53,10 @@ class FakeMaster:
         self.reports: list[int] = []
         self.drops_after: int | None = None
         """Bytes after which the next HA connection is cut."""
+        self.is_silent_once = False
+        """Whether the next HA connection sends nothing, though it stays open."""
+        self.never_takes_again = False
+        """Whether the connection ends when the broker is told to take messages again."""
         self.minimum = minimum
         self._read, self._end = read, end
         self._bodies = {**CONFIG_BODIES, **(bodies or {})}
@@ -90,7 +107,10 @@ class FakeMaster:
 
     def _answer(self, code: int, body: bytes) -> bytes:
         if code == 25:
-            self._settings |= dict(line.split("=", 1) for line in body.decode().splitlines())
+            changed = dict(line.split("=", 1) for line in body.decode().splitlines())
+            if self.never_takes_again and "0" in changed.values():
+                raise ConnectionResetError
+            self._settings |= changed
             return b""
         if code == 26:
             return "".join(f"{name}={value}\n" for name, value in self._settings.items()).encode()
@@ -100,7 +120,17 @@ class FakeMaster:
         return self._bodies[code]
 
     def _serve_ha(self, connection: socket.socket) -> None:
+        if self.is_silent_once:
+            self.is_silent_once = False
+            while connection.recv(1 << 10):
+                pass
+            return
+        is_controlled = self._settings.get("enableControllerMode") == "true"
+        if is_controlled:
+            assert HELLO.unpack(connection.recv(HELLO.size)) == (1, 0, 1, -1)
+            connection.sendall(answer_of(self._end()))
         connection.settimeout(0.02)
+        size_of_report = STATE_REPORT.size if is_controlled else REPORT.size
         at: int | None = None
         left = self.drops_after
         self.drops_after = None
@@ -111,20 +141,18 @@ class FakeMaster:
                 if not data:
                     return
                 kept += data
-            while len(kept) >= REPORT.size:
-                (reported,) = REPORT.unpack_from(kept)
-                kept = kept[REPORT.size :]
+            while len(kept) >= size_of_report:
+                (reported,) = REPORT.unpack_from(kept, size_of_report - REPORT.size)
+                kept = kept[size_of_report:]
                 self.reports.append(reported)
                 at = reported if at is None else at
             if at is None:
                 continue
-            size = min(BATCH, self._end() - at)
-            if size <= 0:
-                connection.sendall(PUSH.pack(at, 0))
-                continue
+            size = max(0, min(BATCH, self._end() - at))
+            push = pushed(at, self._read(at, at + size) if size else b"", is_controlled=is_controlled)
             if left is not None and size >= left:
-                connection.sendall((PUSH.pack(at, size) + self._read(at, at + size))[:left])
+                connection.sendall(push[:left])
                 return
             left = None if left is None else left - size
-            connection.sendall(PUSH.pack(at, size) + self._read(at, at + size))
+            connection.sendall(push)
             at += size

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from quarry_mq.cli.following import following
-from quarry_mq.cli.following.pushes import Push, PushMalformed, PushReader, report
+from quarry_mq.cli.following import connection, following
+from quarry_mq.cli.following.pushes import Push, PushMalformed, SlaveSide
 from quarry_mq.cli.main import app
 from quarry_mq.store.message import PhysicalOffset, QueueId
 from tests.follower.test_followed_store import SEGMENT_SIZE, log_bytes, send_some
-from tests.following.fake_master import PUSH, FakeMaster
+from tests.following.fake_master import PUSH, FakeMaster, answer_of, pushed
 from tests.store.test_deletions import opened, rows_of
 
 
@@ -31,10 +31,15 @@ def topics_body(*names: str) -> bytes:
     return json.dumps({"topicConfigTable": {name: {"topicName": name, **settings} for name in names}}).encode()
 
 
-@given(st.lists(st.tuples(st.integers(0, 1 << 40), st.binary(max_size=40)), max_size=8), st.integers(1, 30))
-def test_pushes_are_read_whatever_the_pieces_are(pushes: list[tuple[int, bytes]], size: int) -> None:
-    sent = b"".join(PUSH.pack(offset, len(data)) + data for offset, data in pushes)
-    reader = PushReader()
+@given(
+    st.lists(st.tuples(st.integers(0, 1 << 40), st.binary(max_size=40)), max_size=8), st.integers(1, 30), st.booleans()
+)
+def test_pushes_are_read_whatever_the_pieces_are(
+    pushes: list[tuple[int, bytes]], size: int, is_controlled: bool
+) -> None:
+    sent = b"".join(pushed(offset, data, is_controlled=is_controlled) for offset, data in pushes)
+    sent = answer_of(7) + sent if is_controlled else sent
+    reader = SlaveSide(is_controlled=is_controlled)
     found = [push for at in range(0, len(sent), size) for push in reader.feed(sent[at : at + size])]
     assert found == [Push(PhysicalOffset(offset), data) for offset, data in pushes]
 
@@ -42,11 +47,21 @@ def test_pushes_are_read_whatever_the_pieces_are(pushes: list[tuple[int, bytes]]
 @pytest.mark.parametrize("head", [PUSH.pack(-1, 5), PUSH.pack(0, -1), PUSH.pack(0, 1 << 30)])
 def test_what_is_no_push_is_refused(head: bytes) -> None:
     with pytest.raises(PushMalformed, match="a push of"):
-        PushReader().feed(head)
+        SlaveSide(is_controlled=False).feed(head)
+
+
+def test_what_is_no_frame_of_a_master_in_controller_mode_is_refused() -> None:
+    with pytest.raises(PushMalformed, match="a frame of state 5"):
+        SlaveSide(is_controlled=True).feed(bytes([0, 0, 0, 5]) + bytes(40))
 
 
 def test_reports() -> None:
-    assert report(PhysicalOffset(258)) == bytes([0, 0, 0, 0, 0, 0, 1, 2])
+    assert SlaveSide(is_controlled=False).report(PhysicalOffset(258)) == bytes([0, 0, 0, 0, 0, 0, 1, 2])
+    side = SlaveSide(is_controlled=True)
+    assert side.report(PhysicalOffset(258)) == bytes([0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 1, 2])
+    assert not side.is_greeted
+    side.feed(answer_of(7))
+    assert side.is_greeted
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +69,8 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "RETRY_INTERVAL_S", 0.05)
 
 
-def test_a_store_keeps_up_with_its_master_and_serves_afterwards(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_controlled", [False, True])
+def test_a_store_keeps_up_with_its_master_and_serves_afterwards(tmp_path: Path, is_controlled: bool) -> None:
     """One connection is cut in the middle of a push: the follower connects again."""
     chance = Random(1)
     primary = opened(tmp_path / "primary")
@@ -63,7 +79,10 @@ def test_a_store_keeps_up_with_its_master_and_serves_afterwards(tmp_path: Path) 
         43: json.dumps({"offsetTable": {"orders@readers": {"0": 2}}}).encode(),
     }
     end = 0
-    with FakeMaster(lambda start, stop: log_bytes(primary, start, stop), lambda: end, bodies=bodies) as master:
+    settings = {"enableControllerMode": "true"} if is_controlled else {}
+    with FakeMaster(
+        lambda start, stop: log_bytes(primary, start, stop), lambda: end, bodies=bodies, settings=settings
+    ) as master:
         for turn in range(4):
             for _ in range(8):
                 send_some(primary, chance)
@@ -140,9 +159,11 @@ def test_a_cut_over_takes_all_that_the_master_has_when_it_refuses_messages(tmp_p
     primary.close()
 
 
+@pytest.mark.parametrize("is_away", [False, True])
 def test_a_master_that_never_stops_appending_takes_messages_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_away: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Or the command says that the master could not be told to."""
     monkeypatch.setattr(following, "SETTLE_S", 0.5)
     chance = Random(5)
     primary = opened(tmp_path / "primary")
@@ -155,11 +176,30 @@ def test_a_master_that_never_stops_appending_takes_messages_again(
         return ends[0]
 
     with FakeMaster(lambda start, stop: log_bytes(primary, start, stop), end) as master:
+        master.never_takes_again = is_away
         found = run(master.port, tmp_path / "store", "--cut-over")
         assert found.exit_code == 2, found.output
-        assert "has appended records for 0 s although it refuses" in found.output
+        if is_away:
+            assert "the broker may still refuse messages" in found.output
+            assert "set its startAcceptSendRequestTimeStamp to 0" in found.output
+            primary.close()
+            return
+        assert "has appended records for 0 s although it refused" in found.output
         assert ends[0] > primary.messages.appended_up_to - 50_000, "it was asked to refuse"
         assert master.refuses_until_ms == 0
+    primary.close()
+
+
+def test_a_connection_that_hangs_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "SILENT_S", 0.3)
+    primary = opened(tmp_path / "primary")
+    send_some(primary, Random(11))
+    end = primary.messages.appended_up_to
+    with FakeMaster(lambda start, stop: log_bytes(primary, start, stop), lambda: end) as master:
+        master.is_silent_once = True
+        found = run(master.port, tmp_path / "store")
+        assert json.loads(found.stdout)["logEnd"] == end
+        assert not master.is_silent_once
     primary.close()
 
 
@@ -224,7 +264,6 @@ def test_a_broker_that_cannot_be_followed_is_refused_with_the_reason(tmp_path: P
     for setting, value, why in (
         ("brokerRole", "SLAVE", "is a slave"),
         ("enableDLegerCommitLog", "true", "DLedger"),
-        ("enableControllerMode", "true", "controller mode"),
     ):
         with FakeMaster(lambda *_: b"", lambda: 0, settings={setting: value}) as master:
             found = run(master.port, tmp_path / "store")

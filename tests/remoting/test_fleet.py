@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -35,12 +35,15 @@ class Fleet:
         options = [f"-Dfirst={numbers.start}", f"-Dlast={numbers.stop}"]
         played(self.names, self._class_path, TOPIC, "fleet-send", options=options)
 
-    def receive(self, count: int) -> list[int]:
-        """The numbers that the group gets, at least so many; in each queue they ascend."""
+    def receive(self, count: int, *, repeated: Collection[int] = ()) -> list[int]:
+        """Return the numbers that the group gets, at least so many. In each queue they ascend.
+
+        Numbers in `repeated` may come more than once: the producer does not know whether its first send was stored.
+        """
         text = played(self.names, self._class_path, TOPIC, "fleet-receive", options=[f"-Dcount={count}"])
         rows = [line.split()[1:] for line in text.splitlines() if line.startswith("got ")]
         for queue in range(QUEUES):
-            assert_ascends(int(number) for own, number in rows if int(own) == queue)
+            assert_ascends(int(number) for own, number in rows if int(own) == queue and int(number) not in repeated)
         return [int(number) for _, number in rows]
 
 
