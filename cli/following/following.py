@@ -124,6 +124,15 @@ class Following:
         self.lag = Lag(store.dispatched_up_to, store.dispatched_up_to)
         """The lag that was shown last."""
 
+    @property
+    def log_begin(self) -> PhysicalOffset:
+        """Return the offset where the log begins."""
+        return self._store.minimum
+
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()
+
     def run(self) -> None:
         """Follow until `stop` is set.
 

@@ -65,7 +65,7 @@ class SlaveSide:
         self._is_controlled = is_controlled
         self._kept = bytearray()
         self.is_greeted = not is_controlled
-        """Whether the master may be sent reports."""
+        """True once the master may be sent reports."""
 
     def hello(self) -> bytes:
         """Return the bytes that a slave sends first; in controller mode they make it a learner."""

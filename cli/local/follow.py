@@ -23,7 +23,6 @@ from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.client.remoting import RemotingClient
 from quarry_mq.protocol.clock import Progress, ReportProgress, SystemClock
-from quarry_mq.store.follower import FollowedStore
 from quarry_mq.store.follower import follow as follow_log
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
@@ -65,35 +64,28 @@ def follow(
         raise typer.BadParameter("an address is HOST:PORT", param_hint="HOST:PORT")
     secret = "" if secret_file is None else secret_file.read_text().strip()
     connect = partial(_connected, host, int(port), user, secret)
+    refused_s = None
     with reporting_errors(store), logs_aside(logging.WARNING), shown_progress() as report, _ended() as stop:
         try:
-            followed = _opened(connect, store, report)
+            following = _opened(connect, store, report, stop)
         except AWAY as error:
             end(Exit.COULD_NOT_RUN, f"{broker}: {error}")
-        following = Following(
-            followed,
-            connect,
-            paths=StorePaths(store),
-            disk=PosixDisk(),
-            clock=SystemClock(),
-            show=partial(_show, report),
-            stop=stop,
-        )
         try:
-            refused_s = following.cut_over() if cut_over else None
-            if until_caught_up and not cut_over:
+            if cut_over:
+                refused_s = following.cut_over()
+            elif until_caught_up:
                 following.catch_up()
-            elif not cut_over:
+            else:
                 following.run()
         except CutOverFailed as error:
             end(Exit.COULD_NOT_RUN, f"{broker}: {error}")
         finally:
-            followed.close()
+            following.close()
     if cut_over and refused_s is None:
         end(Exit.COULD_NOT_RUN, "ended before the cut-over was complete: the broker takes messages as before")
     lag = following.lag
     if as_json:
-        say(json_line({"logBegin": followed.minimum, "logEnd": lag.dispatched_up_to, "behind": lag.size}))
+        say(json_line({"logBegin": following.log_begin, "logEnd": lag.dispatched_up_to, "behind": lag.size}))
         return
     say(f"the store has the broker's log up to {lag.dispatched_up_to}, {lag.size} bytes behind")
     if refused_s is not None:
@@ -115,13 +107,16 @@ def _connected(host: str, port: int, user: str | None, secret: str) -> Master:
         raise
 
 
-def _opened(connect: Callable[[], Master], root: Path, report: ReportProgress) -> FollowedStore:
+def _opened(connect: Callable[[], Master], root: Path, report: ReportProgress, stop: Event) -> Following:
     """Open the store to follow a master. Nothing is made if the master cannot be followed."""
+    disk, clock = PosixDisk(), SystemClock()
     with connect() as master:
         settings = StoreSettings(root=root, segment_size=master.segment_size)
         begin, kind = master.log_range().minimum, master.kind
-    recovered = recover_store(settings, disk=PosixDisk(), clock=SystemClock(), report=report, followed=kind)
-    return follow_log(recovered, begin=begin)
+    store = follow_log(recover_store(settings, disk=disk, clock=clock, report=report, followed=kind), begin=begin)
+    return Following(
+        store, connect, paths=StorePaths(root), disk=disk, clock=clock, show=partial(_show, report), stop=stop
+    )
 
 
 def _show(report: ReportProgress, lag: Lag) -> None:

@@ -54,9 +54,9 @@ class FakeMaster:
         self.drops_after: int | None = None
         """Bytes after which the next HA connection is cut."""
         self.is_silent_once = False
-        """Whether the next HA connection sends nothing, though it stays open."""
+        """True: the next HA connection stays open and sends nothing."""
         self.never_takes_again = False
-        """Whether the connection ends when the broker is told to take messages again."""
+        """True: the connection ends when the broker is told to take messages again."""
         self.minimum = minimum
         self._read, self._end = read, end
         self._bodies = {**CONFIG_BODIES, **(bodies or {})}

@@ -163,7 +163,7 @@ def test_a_cut_over_takes_all_that_the_master_has_when_it_refuses_messages(tmp_p
 def test_a_master_that_never_stops_appending_takes_messages_again(
     is_away: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or the command says that the master could not be told to."""
+    """The command says so if the master is away and could not be told to."""
     monkeypatch.setattr(following, "SETTLE_S", 0.5)
     chance = Random(5)
     primary = opened(tmp_path / "primary")
