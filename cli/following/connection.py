@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import socket
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from quarry_mq.cli.following.pushes import Push, SlaveSide
 from quarry_mq.protocol.clock import Clock
@@ -18,7 +17,7 @@ _READ_SIZE: Final = 1 << 20
 
 
 class HaConnection:
-    """Receives pushes and sends reports. To be used as a context manager; methods raise OSError."""
+    """Receives pushes and sends reports. The methods raise OSError."""
 
     def __init__(
         self,
@@ -47,12 +46,7 @@ class HaConnection:
             self._socket.sendall(self._side.report(self._begin))
             self._begin = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._socket.close()
 
     def receive(self) -> list[Push]:

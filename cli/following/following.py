@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from threading import Event
 from typing import Final
@@ -153,7 +154,7 @@ class Following:
         """Follow until `ends` says so, or return False if `stop` is set before."""
         while not self._stop.is_set():
             try:
-                with self._connect() as master:
+                with closing(self._connect()) as master:
                     return self._follow(master, ends)
             except AWAY as error:
                 self._store.commit()
@@ -180,7 +181,7 @@ class Following:
 
     def _let_take_messages(self) -> None:
         try:
-            with self._connect() as master:
+            with closing(self._connect()) as master:
                 master.take_messages()
         except AWAY as error:
             raise CutOverFailed(
@@ -202,7 +203,7 @@ class Following:
             is_controlled=master.is_controlled,
             wait_s=ASK_INTERVAL_S,
         )
-        with connection:
+        with closing(connection):
             asked_s = taken_s = shown_s = clock.monotonic_s()
             while not self._stop.is_set():
                 before = store.received_up_to

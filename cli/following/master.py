@@ -6,8 +6,7 @@ import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from quarry_mq.client.remoting import RemotingClient, RemotingFailed
 from quarry_mq.protocol.remoting.codes import RequestCode
@@ -15,9 +14,7 @@ from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.kind import StoreKind
 from quarry_mq.store.message import PhysicalOffset
-
-TIMER_CHECKPOINT_SIZE: Final = 4_096
-"""Bytes of RocketMQ's file `timercheck`, of which the master sends the first 56."""
+from quarry_mq.store.rocketmq.pending_progress import DELAY_OFFSETS, TIMER_CHECK, TIMER_CHECK_SIZE
 
 FILES: Final = {
     "topics.json": RequestCode.GET_ALL_TOPIC_CONFIG,
@@ -53,7 +50,7 @@ class TakenMetadata(NamedTuple):
 
 
 class Master:
-    """A RocketMQ master at the other end of a client, to be used as a context manager that closes the client.
+    """A RocketMQ master at the other end of a client.
 
     Its methods raise what `RemotingClient.call` raises.
     """
@@ -67,12 +64,8 @@ class Master:
         if reason := self._why_not():
             raise StoreUnusable(Path(self._settings.get("storePathRootDir", "store")), reason)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the client."""
         self._client.close()
 
     def refuse_messages(self) -> None:
@@ -133,14 +126,14 @@ class Master:
         disk.make_directories(directory)
         bodies = {name: self._client.call(code).body for name, code in FILES.items()}
         before = self.log_range().end
-        bodies["delayOffset.json"] = self._client.call(RequestCode.GET_ALL_DELAY_OFFSET).body
+        bodies[DELAY_OFFSETS] = self._client.call(RequestCode.GET_ALL_DELAY_OFFSET).body
         try:
             checkpoint = self._client.call(RequestCode.GET_TIMER_CHECK_POINT).body
         except RemotingFailed:
             pass  # RocketMQ 4 has no timers
         else:
-            # without it all timers of the log would be delivered again
-            bodies["timercheck"] = checkpoint.ljust(TIMER_CHECKPOINT_SIZE, b"\0")
+            # without it all timers of the log would be delivered again; the master sends the first 56 bytes
+            bodies[TIMER_CHECK] = checkpoint.ljust(TIMER_CHECK_SIZE, b"\0")
         end = self.log_range().end
         for name, body in bodies.items():
             disk.replace_atomically(directory / name, body)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import secrets
-import signal
 from importlib.metadata import version
-from threading import Event
 from typing import Annotated, Final
 
 import typer
@@ -14,7 +12,7 @@ from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.contexts import chosen
 from quarry_mq.cli.online.connection.administration import endpoint_of
 from quarry_mq.cli.online.connection.arguments import ADMIN_DEFAULT, Admin
-from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.exit import Exit, asked_to_end, end
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.client.channel import unsigned_channel
 from quarry_mq.protocol.clock import SystemClock
@@ -46,18 +44,16 @@ def console(
     entry = _entry(context) if as_context_user else None
     configure_logs("auto", "warning")
     thread = ConsoleThread(f"{HOST}:{port}", _parts(admin, context, entry))
-    asked = Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: asked.set())
-    try:
-        thread.start()
-    except OSError as error:
-        end(Exit.COULD_NOT_RUN, f"--port: {error}")
-    way_in = "" if entry is None else f"enter?key={entry.key}"
-    say(f"{thread.url}{way_in}")
-    say(f"shows the broker at {admin}; Ctrl-C ends it", err=True)
-    asked.wait()
-    thread.stop()
+    with asked_to_end() as asked:
+        try:
+            thread.start()
+        except OSError as error:
+            end(Exit.COULD_NOT_RUN, f"--port: {error}")
+        way_in = "" if entry is None else f"enter?key={entry.key}"
+        say(f"{thread.url}{way_in}")
+        say(f"shows the broker at {admin}; Ctrl-C ends it", err=True)
+        asked.wait()
+        thread.stop()
 
 
 def _entry(context: Context | None) -> Entry:

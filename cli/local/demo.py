@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ import grpc
 import typer
 
 from quarry_mq.cli.demo import DEFAULTS, Addresses, free_addresses, main, running_broker
-from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.terminal.exit import Exit, asked_to_end, end
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.client.admin import AdminClient
 from quarry_mq.client.channel import open_channel
@@ -84,12 +83,9 @@ def demo(
         if store is not None:
             end(Exit.COULD_NOT_RUN, "--store: needs --keep")
         raise typer.Exit(Exit.COULD_NOT_RUN if main() else Exit.FINE)
-    asked = Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: asked.set())
     try:
         addresses = free_addresses()
-        with _folder(store) as folder, running_broker(folder, addresses, SETTINGS):
+        with asked_to_end() as asked, _folder(store) as folder, running_broker(folder, addresses, SETTINGS):
             _show(addresses)
             _live(addresses, asked)
     except (OSError, RuntimeError, grpc.RpcError, CallRefused) as error:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -18,11 +17,13 @@ from quarry_mq.cli.following.master import REFUSED_UNTIL, Master
 from quarry_mq.cli.offline.arguments import Json
 from quarry_mq.cli.offline.opened_store import logs_aside, reporting_errors
 from quarry_mq.cli.offline.record_text import json_line
-from quarry_mq.cli.terminal.exit import Exit, end
+from quarry_mq.cli.offline.security import secret_text
+from quarry_mq.cli.terminal.exit import Exit, asked_to_end, end
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.client.remoting import RemotingClient
 from quarry_mq.protocol.clock import Progress, ReportProgress, SystemClock
+from quarry_mq.server.addresses import Address
 from quarry_mq.store.follower import follow as follow_log
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
@@ -59,13 +60,13 @@ def follow(
     last one ended. While the master is away, the command tries to reach it every 2 s. Afterwards
     `quarry serve --store DIR` serves all that was there. Only one process may use the folder at a time.
     """
-    host, _, port = broker.rpartition(":")
-    if not host or not port.isdecimal():
-        raise typer.BadParameter("an address is HOST:PORT", param_hint="HOST:PORT")
-    secret = "" if secret_file is None else secret_file.read_text().strip()
-    connect = partial(_connected, host, int(port), user, secret)
+    try:
+        address = Address.parse(broker)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="HOST:PORT") from error
+    connect = partial(_connected, address, user, secret_text(secret_file) or "")
     refused_s = None
-    with reporting_errors(store), logs_aside(logging.WARNING), shown_progress() as report, _ended() as stop:
+    with reporting_errors(store), logs_aside(logging.WARNING), shown_progress() as report, asked_to_end() as stop:
         try:
             following = _opened(connect, store, report, stop)
         except AWAY as error:
@@ -98,8 +99,8 @@ def _say_next(broker: str, store: Path, refused_s: float) -> None:
     say(f"to go back before that: mqadmin updateBrokerConfig -b {broker} -k {REFUSED_UNTIL} -v 0")
 
 
-def _connected(host: str, port: int, user: str | None, secret: str) -> Master:
-    client = RemotingClient(host, port, user=user, secret=secret)
+def _connected(address: Address, user: str | None, secret: str) -> Master:
+    client = RemotingClient(address.host, address.port, user=user, secret=secret)
     try:
         return Master(client)
     except BaseException:
@@ -110,7 +111,7 @@ def _connected(host: str, port: int, user: str | None, secret: str) -> Master:
 def _opened(connect: Callable[[], Master], root: Path, report: ReportProgress, stop: Event) -> Following:
     """Open the store to follow a master. Nothing is made if the master cannot be followed."""
     disk, clock = PosixDisk(), SystemClock()
-    with connect() as master:
+    with closing(connect()) as master:
         settings = StoreSettings(root=root, segment_size=master.segment_size)
         begin, kind = master.log_range().minimum, master.kind
     store = follow_log(recover_store(settings, disk=disk, clock=clock, report=report, followed=kind), begin=begin)
@@ -125,16 +126,3 @@ def _show(report: ReportProgress, lag: Lag) -> None:
     if lag.problem:
         words = f"trying again ({lag.problem}), {words}"
     report(Progress("following", done, max(done, lag.master_end), words))
-
-
-@contextmanager
-def _ended() -> Iterator[Event]:
-    """Set the event on Ctrl-C and SIGTERM while the block runs."""
-    event = Event()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: event.set()) for number in numbers]
-    try:
-        yield event
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

@@ -1,8 +1,12 @@
-"""Ends commands with an exit status and a line of explanation."""
+"""Ends commands: with an exit status and a line of explanation, or when Ctrl-C asks for it."""
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
+from threading import Event
 from typing import NoReturn
 
 import typer
@@ -31,3 +35,16 @@ def end(status: Exit, text: str, names: Names | None = no_names) -> NoReturn:
     if advice is not None:
         say(f"hint: {advice}", err=True)
     raise typer.Exit(status)
+
+
+@contextmanager
+def asked_to_end() -> Iterator[Event]:
+    """Set the event on Ctrl-C and SIGTERM while the block runs, then restore the old signal handlers."""
+    asked = Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: asked.set()) for number in numbers]
+    try:
+        yield asked
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import hmac
 import socket
 from base64 import b64encode
 from collections.abc import Mapping
 from itertools import count
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from quarry_mq.protocol.remoting.frames import Command, FrameReader, Language, read_command, write_command
+from quarry_mq.protocol.signature import remoting_signature
 
 TIMEOUT_S: Final = 5.0
 _READ_BYTES: Final = 1 << 20
@@ -25,7 +24,7 @@ class RemotingFailed(Exception):
 
 
 class RemotingClient:
-    """A connection to a broker of RocketMQ. Use it as a context manager, on one thread.
+    """A connection to a broker of RocketMQ, to be used on one thread.
 
     Calls raise OSError, RemotingFailed for an error of the broker, and FrameMalformed.
     """
@@ -37,14 +36,6 @@ class RemotingClient:
         self._numbers = count(1)
         self._frames = FrameReader()
         self._socket = socket.create_connection((host, port), TIMEOUT_S)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._socket.close()
@@ -68,6 +59,6 @@ class RemotingClient:
         signed = dict(fields)
         if self._user is not None:
             signed["AccessKey"] = self._user
-            content = "".join(signed[name] for name in sorted(signed)).encode() + body
-            signed["Signature"] = b64encode(hmac.digest(self._secret.encode(), content, "sha1")).decode()
+            signature = remoting_signature(self._secret, signed, body, left_out=frozenset())
+            signed["Signature"] = b64encode(signature).decode()
         return signed

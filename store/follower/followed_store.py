@@ -42,7 +42,6 @@ class FollowedStore:
         *,
         receiver: CommitLogReceiver,
         flusher: CommitLogFlusher[CommitLogReceiver],
-        reader: CommitLogReader,
         pending: PendingMessages,
         assignment: OffsetAssignment,
         remover: SegmentRemover,
@@ -52,7 +51,6 @@ class FollowedStore:
         self._recovered = recovered
         self._receiver = receiver
         self._flusher = flusher
-        self.reader = reader
         self._pending = pending
         self._deletions = Deletions(recovered.parts.state_engine)
         self._deleted = self._deletions.topics()
@@ -111,12 +109,12 @@ class FollowedStore:
                 )
             offset, data = PhysicalOffset(offset + len(here)), data[len(here) :]
 
-    def commit(self) -> int:
-        """Make everything received durable, fill the queues with the whole records of it, and return their number.
+    def commit(self) -> None:
+        """Make everything received durable, and fill the queues with the whole records of it.
 
         Raises StorePoisoned, StoreDamaged if the other broker sent what is no record, and kv.KvError.
         """
-        end, records = self._flusher.flush(), 0
+        end = self._flusher.flush()
         while self._dispatched_up_to < end:
             for batch in scan_log(self._segments, self._dispatched_up_to, end):
                 self._note_missing(batch.topics)
@@ -125,11 +123,9 @@ class FollowedStore:
                 self._pending.put(pending_requests(batch), batch.end)
                 self._dispatched_up_to = self._recovered.end = batch.end
                 self._recovered.last_stored_ms = found.last_stored_ms or self._recovered.last_stored_ms
-                records += len(batch)
                 if batch.ended_by is not None and not isinstance(batch.ended_by, Blank):
                     self._require_incomplete(batch, end)
-                    return records
-        return records
+                    return
 
     def flush_queues(self) -> None:
         """Make the entries, and then how far they go, durable; and write down how far the log is.
@@ -190,19 +186,20 @@ class FollowedStore:
 
         This object must not be used afterwards. Bytes of a record that is not complete are kept as `cut` keeps them.
         """
-        self.commit()
-        self.flush_queues()
-        self._closing.close()
-        cut(self._segments, self._dispatched_up_to)
+        self._end_following()
         return self._recovered.begin_writing()
 
     def close(self) -> None:
         """Close the store. The last record may be incomplete: the next start ends the log before it."""
+        self._end_following()
+        self._recovered.close()
+
+    def _end_following(self) -> None:
+        """Make everything durable, and end the log after its last whole record."""
         self.commit()
         self.flush_queues()
         self._closing.close()
         cut(self._segments, self._dispatched_up_to)
-        self._recovered.close()
 
     def _require_incomplete(self, batch: RecordBatch, end: PhysicalOffset) -> None:
         """Raise StoreDamaged unless more bytes can make a record of what lies after the batch."""
@@ -240,7 +237,6 @@ def follow(recovered: RecoveredStore, *, begin: PhysicalOffset = _ZERO) -> Follo
             recovered,
             receiver=receiver,
             flusher=flusher,
-            reader=reader,
             pending=pending,
             assignment=parts.queues.assignment,
             remover=SegmentRemover(parts.segments.disk, parts.segments.directory, reader, clock=recovered.clock),

@@ -16,21 +16,8 @@ from tests.e2e.broker import PROJECT
 
 HEAVY = {"aiohttp", "cryptography", "jsonschema", "numpy", "pyspark", "structlog", "textual"}
 USE_A_STORE = {
-    *(
-        "serve",
-        "console",
-        "follow",
-        "queues",
-        "backup",
-        "index",
-        "verify",
-        "recover",
-        "restore",
-        "decode",
-        "units",
-        "migrate",
-    ),
-    *("export-metadata", "pipeline"),
+    *("serve", "console", "queues", "backup", "index", "verify", "recover", "restore", "decode", "units", "migrate"),
+    *("export-metadata", "follow", "pipeline"),
 }
 
 

@@ -166,7 +166,7 @@ class OffsetsMachine(RuleBasedStateMachine):
         self.dropped_below = 0
         self.deletions = Deletions(MemoryEngine(FAMILIES, write_ahead_log=True))
         self.deleted_at: dict[str, PhysicalOffset] = {}
-        """This maps a topic or a light queue to where the log ended when it was deleted or removed last."""
+        """The dictionary says for a topic or a light queue where the log ended at its last deletion or removal."""
         self.floor = LightFloor(None, lambda _: None)
         self.own_floor: dict[QueueId, int] = {}
         """The offset above those of the light queue of this name that was removed."""

@@ -14,7 +14,7 @@ from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES
 from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.server.delivery.state.inflight import InFlight, InFlightTable
-from quarry_mq.store.commitlog import BegunFlush
+from quarry_mq.store.commitlog import BegunFlush, SegmentList
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, RocksConsumeQueues
 from quarry_mq.store.engines import StoreEngines
 from quarry_mq.store.errors import MessageTooLarge, StoreDamaged
@@ -55,6 +55,20 @@ class Sending(NamedTuple):
 def key_of(body: bytes) -> str:
     """A key of the message with a body."""
     return blake2b(body, digest_size=6).hexdigest()
+
+
+def crash(kernel: Kernel, engines: MachineEngines, segments: SegmentList | None, *, power_loss: bool) -> None:
+    """End the process or cut the power. `segments` is the log that the process has open, None without one."""
+    kernel.cut()
+    # a segment is made ahead on a thread, which must not go on in the next life
+    pending = None if segments is None else segments._next._pending
+    if pending is not None:
+        wait([pending])
+    engines.crash(power_loss=power_loss)
+    if power_loss:
+        kernel.power_loss()
+    else:
+        kernel.process_death()
 
 
 class Machine:
@@ -130,21 +144,9 @@ class Machine:
 
     def crash(self, *, power_loss: bool) -> None:
         """End the process or cut the power, after PowerCut or at any other moment."""
-        self.kernel.cut()
-        self._end_threads()
-        self.engines.crash(power_loss=power_loss)
-        if power_loss:
-            self.kernel.power_loss()
-        else:
-            self.kernel.process_death()
-        self.ledger.crashed(power_loss=power_loss)
-
-    def _end_threads(self) -> None:
-        """A segment is made ahead on a thread, which must not go on in the next life."""
         living, self._living = self._living, None
-        pending = None if living is None else living.segments._next._pending
-        if pending is not None:
-            wait([pending])
+        crash(self.kernel, self.engines, None if living is None else living.segments, power_loss=power_loss)
+        self.ledger.crashed(power_loss=power_loss)
 
     def close(self) -> None:
         self.engines.release()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import wait
 from contextlib import suppress
 from random import Random
 
@@ -21,6 +20,7 @@ from quarry_mq.store.settings import StoreSettings
 from tests.faults.disk import PowerCut
 from tests.faults.engines import MachineEngines
 from tests.faults.kernel import Kernel
+from tests.faults.machine import crash
 from tests.follower.test_followed_store import SEGMENT_SIZE, log_bytes, send_some
 from tests.store.assembly import message
 from tests.store.test_deletions import opened
@@ -70,16 +70,8 @@ class Machine:
         return store
 
     def crash(self, *, power_loss: bool) -> None:
-        self.kernel.cut()
-        pending = None if self._recovered is None else self._recovered.parts.segments._next._pending
-        if pending is not None:
-            wait([pending])
-        self._recovered = None
-        self._engines.crash(power_loss=power_loss)
-        if power_loss:
-            self.kernel.power_loss()
-        else:
-            self.kernel.process_death()
+        living, self._recovered = self._recovered, None
+        crash(self.kernel, self._engines, None if living is None else living.parts.segments, power_loss=power_loss)
 
     def content(self, store: FollowedStore) -> dict[str, object]:
         """Return the rows of the queues, and the messages that wait for their time."""

@@ -71,7 +71,7 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("is_controlled", [False, True])
 def test_a_store_keeps_up_with_its_master_and_serves_afterwards(tmp_path: Path, is_controlled: bool) -> None:
-    """One connection is cut in the middle of a push: the follower connects again."""
+    """The follower connects again when a connection is cut in the middle of a push."""
     chance = Random(1)
     primary = opened(tmp_path / "primary")
     bodies = {

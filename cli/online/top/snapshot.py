@@ -70,9 +70,8 @@ def _finite(value: float | None) -> float | None:
 def _value(value: Any) -> Any:
     if is_dataclass(value):
         return {_camel(each.name): _value(getattr(value, each.name)) for each in fields(value) if each.name != STAGES}
-    names = getattr(value, "_fields", None)
-    if names is not None:
-        return {_camel(name): _value(each) for name, each in zip(names, value, strict=True)}
+    if hasattr(value, "_asdict"):  # a NamedTuple
+        return {_camel(name): _value(each) for name, each in value._asdict().items()}
     if isinstance(value, tuple):
         return [_value(each) for each in value]
     return _finite(value) if isinstance(value, float) else value
