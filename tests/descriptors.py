@@ -1,4 +1,4 @@
-"""A process that has no file descriptors left."""
+"""Counting a process's file descriptors, and a process that has none left."""
 
 from __future__ import annotations
 
@@ -31,6 +31,21 @@ def in_own_process(test: Callable[_Arguments, None]) -> Callable[_Arguments, Non
 
 def _run(module: str, name: str, *arguments: object, **named: object) -> None:
     getattr(import_module(module), name).__wrapped__(*arguments, **named)
+
+
+def descriptors_below(folder: Path) -> int:
+    """Count the open descriptors of files in this folder.
+
+    A count of all descriptors also falls whenever garbage of an earlier test is collected.
+    """
+    return sum(_path(entry).startswith(f"{folder}/") for entry in os.listdir("/proc/self/fd"))
+
+
+def _path(entry: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{entry}")
+    except FileNotFoundError:  # closed since it was listed
+        return ""
 
 
 @contextmanager

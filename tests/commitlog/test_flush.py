@@ -15,6 +15,7 @@ from quarry_mq.store.fs.posix import PosixDisk
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.record import StoredMessage
 from tests.commitlog.records import append, log_end, open_log, records_in
+from tests.descriptors import descriptors_below
 from tests.faults.disk import FaultyDisk
 
 SEGMENT = 4096
@@ -82,9 +83,9 @@ def test_flushing_a_log_of_very_many_segments_keeps_few_of_them_mapped(tmp_path:
     segments.close()
     segments = SegmentList(PosixDisk(), tmp_path, None, mapped_max=4)
     writer = CommitLogWriter(segments, log_end(segments))
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors_below(tmp_path)
     assert CommitLogFlusher(segments, writer, START).flush() == writer.end
-    assert len(os.listdir("/proc/self/fd")) <= before + 4
+    assert descriptors_below(tmp_path) <= before + 4
     segments.close()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from quarry_mq.store.fs.protocol import SegmentFile
 from quarry_mq.store.layout.paths import segment_name
 from quarry_mq.store.message import PhysicalOffset
 from tests.commitlog.records import LOG, SameThread, append, open_log, records_in
+from tests.descriptors import descriptors_below
 from tests.faults.disk import FaultyDisk, FaultyFile, PowerCut
 
 SEGMENT = 4096
@@ -271,7 +271,6 @@ def test_a_crash_while_a_segment_is_made_leaves_a_log_that_opens() -> None:
 
 
 def test_on_a_real_disk_a_background_thread_prepares_and_close_leaves_no_descriptor(tmp_path: Path) -> None:
-    before = set(os.listdir("/proc/self/fd"))
     segments = SegmentList(PosixDisk(), tmp_path, SEGMENT, mapped_max=3)
     writer = CommitLogWriter(segments, PhysicalOffset(0))
     placed: dict[PhysicalOffset, bytes] = {}
@@ -284,11 +283,11 @@ def test_on_a_real_disk_a_background_thread_prepares_and_close_leaves_no_descrip
     for base in segments.bases:
         segments.segment_at(base)
     # three mappings kept, the segment being written with two, each a descriptor
-    assert len(set(os.listdir("/proc/self/fd")) - before) <= 2 * 3 + 2
+    assert descriptors_below(tmp_path) <= 2 * 3 + 2
     writer.close()
     segments.close()
     del writer
-    assert set(os.listdir("/proc/self/fd")) <= before
+    assert descriptors_below(tmp_path) == 0
     assert len(list(tmp_path.iterdir())) == 20
 
 

@@ -19,6 +19,7 @@ from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueId, Qu
 from tests.consumequeue.backings import UNITS_PER_FILE, FileBacking
 from tests.consumequeue.samples import A0, A1, B0, LITE, offsets, physical, put, request
 from tests.consumequeue.test_golden_stores import requests_of
+from tests.descriptors import descriptors_below
 from tests.faults.disk import FaultyDisk, PowerCut
 from tests.faults.kernel import Kernel
 
@@ -107,13 +108,13 @@ def test_what_precedes_the_first_entry_is_filler(backing: FileBacking) -> None:
 
 def test_descriptors_do_not_grow_with_the_queues(backing: FileBacking) -> None:
     queues = backing.open()
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors_below(backing.directory)
     for at in range(3):
         put(queues, [request(100 * at + number, QueueId("TopicA", number), at) for number in range(100)])
-    assert len(os.listdir("/proc/self/fd")) <= before + 3
+    assert descriptors_below(backing.directory) <= before + 3
     assert [queues.bounds(QueueId("TopicA", number)) for number in range(100)] == [(0, 3)] * 100
     queues.close()
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert descriptors_below(backing.directory) <= before
 
 
 def test_names_that_are_no_file_names_have_no_queue(backing: FileBacking) -> None:

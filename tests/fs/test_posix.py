@@ -17,7 +17,7 @@ import pytest
 
 from quarry_mq.store.fs import hold_descriptors
 from quarry_mq.store.fs.posix import RESERVE, PosixDisk
-from tests.descriptors import in_own_process, starved
+from tests.descriptors import descriptors_below, in_own_process, starved
 from tests.fs.test_page_cache import cached
 
 SIZE = 64 * 1024
@@ -65,10 +65,6 @@ def other_process(path: Path) -> subprocess.Popen[str]:
 def verdict_of_another_process(path: Path) -> str:
     with other_process(path) as process:
         return process.communicate()[0].strip()
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def test_the_lock_keeps_rocketmq_out_and_is_free_after_release(tmp_path: Path) -> None:
@@ -153,14 +149,13 @@ def test_zeroing_keeps_the_blocks(tmp_path: Path) -> None:
 
 
 def test_a_segment_that_gets_no_space_leaves_no_file(tmp_path: Path) -> None:
-    before = descriptors()
     with file_size_limit(SIZE - 1), pytest.raises(OSError, match="File too large") as caught:
         PosixDisk().create_segment(tmp_path / "a", SIZE)
     assert caught.value.errno == errno.EFBIG
     assert caught.value.filename == str(tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
     del caught
-    assert descriptors() == before
+    assert descriptors_below(tmp_path) == 0
 
 
 def test_a_replacement_that_fails_leaves_the_old_bytes_and_nothing_else(tmp_path: Path) -> None:
@@ -173,19 +168,18 @@ def test_a_replacement_that_fails_leaves_the_old_bytes_and_nothing_else(tmp_path
 
 
 def test_descriptors_are_given_back_with_the_last_view(tmp_path: Path) -> None:
-    before = descriptors()
     segment = PosixDisk().create_segment(tmp_path / "a", SIZE)
-    assert descriptors() == before + 2
+    assert descriptors_below(tmp_path) == 2
     view = segment.view()[10:20]
     segment.close()
-    assert descriptors() == before + 1
+    assert descriptors_below(tmp_path) == 1
     assert bytes(view) == bytes(10)
     del view
-    assert descriptors() == before
+    assert descriptors_below(tmp_path) == 0
     segment = PosixDisk().open_segment(tmp_path / "a", writable=False)
-    assert descriptors() == before + 1
+    assert descriptors_below(tmp_path) == 1
     del segment
-    assert descriptors() == before
+    assert descriptors_below(tmp_path) == 0
 
 
 def test_closing_does_not_pull_the_descriptor_from_under_a_flush(
