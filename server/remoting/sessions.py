@@ -24,8 +24,15 @@ from quarry_mq.server.front.remoting import RemotingConnection
 SILENT_S: Final = 120.0
 """Seconds without a heartbeat after which a client does not belong to its groups any more, as in RocketMQ."""
 
-NOTIFY_S: Final = 0.1
-"""Seconds after a change of a group's consumers until they are told of it, and of all changes meanwhile."""
+NOTIFY_S: Final = 0.0001
+"""Seconds for each consumer of a group after a change until they are told of it, and of all changes meanwhile: about
+the CPU time that it costs to tell one.
+
+Until then two consumers may read the same queue, and both get its messages. So a small group must not wait.
+"""
+
+NOTIFY_MAX_S: Final = 0.1
+"""Most seconds from a change of a group's consumers until they are told of it."""
 
 SUBSCRIPTIONS_SIZE_MAX: Final = 64 * 1024 * 1024
 """Characters of the topics and expressions that all clients together may subscribe to."""
@@ -315,11 +322,13 @@ class RemotingSessions:
     def _notify(self, group: str, known: ConsumerGroup) -> None:
         """Tell the consumers of a group soon to share the queues out again.
 
-        If a thousand consumers start together, each is told a few times, and not once for each other one.
+        The wait grows with the group: three consumers that start one after the other are told of each. If a thousand
+        start together, each is told a few times, and not once for each other one.
         """
         if not known.is_broadcasting and group not in self._changed:
             self._changed.add(group)
-            self._timers.call_later(NOTIFY_S, lambda: self._tell(group))
+            wait_s = min(len(known.members) * NOTIFY_S, NOTIFY_MAX_S)
+            self._timers.call_later(wait_s, lambda: self._tell(group))
 
     def _tell(self, group: str) -> None:
         self._changed.discard(group)

@@ -162,7 +162,10 @@ POINTS: Final[dict[int, Point]] = {
         "python_client.messages_are_sent_in_every_way_and_received_by_every_consumer",
     ),
     34: Point("A group goes on at its stored offset", "java.push model.random_histories_break_no_promise"),
-    35: Point("Each queue has one owner soon", "java.rebalance messages.consumers_are_told_of_each_other"),
+    35: Point(
+        "Each queue has one owner soon",
+        "java.rebalance messages.consumers_are_told_of_each_other sessions.few_consumers_are_told_of_a_change_at_once",
+    ),
     36: Point("Tags filter, also those with equal hash codes", "java.tags"),
     37: Point(
         "SQL filters, and broken expressions are refused at the start",
