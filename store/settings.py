@@ -102,6 +102,8 @@ class StoreSettings:
     index: IndexSettings = field(default_factory=IndexSettings)
     member: str | None = None
     """The store's name in its cluster; None without a cluster."""
+    has_copies: bool = False
+    """True to record the changes of `quarry/` for copies of the store on other machines."""
 
     def __post_init__(self) -> None:
         _require(

@@ -1,5 +1,6 @@
-"""A follower continues the log of another broker: it receives bytes, makes them durable, and fills its queues."""
+"""The package continues a store whose log another broker writes: a RocketMQ master, or the primary of this store."""
 
+from quarry_mq.store.follower.copied_store import CopiedStore, QueuesOutdated, open_copy
 from quarry_mq.store.follower.followed_store import FollowedStore, follow
 
-__all__ = ["FollowedStore", "follow"]
+__all__ = ["CopiedStore", "FollowedStore", "QueuesOutdated", "follow", "open_copy"]

@@ -54,7 +54,8 @@ class FollowedStore:
         self._pending = pending
         self._deletions = Deletions(recovered.parts.state_engine)
         self._deleted = self._deletions.topics()
-        self._assignment = UndeletedEntries(assignment, self._deleted, {})
+        self._removed_light: dict[str, PhysicalOffset] = {}
+        self._assignment = UndeletedEntries(assignment, self._deleted, self._removed_light)
         self._topics: Collection[str] = ()
         self._topics_up_to = _ZERO
         self._remover = remover
@@ -110,11 +111,20 @@ class FollowedStore:
             offset, data = PhysicalOffset(offset + len(here)), data[len(here) :]
 
     def commit(self) -> None:
-        """Make everything received durable, and fill the queues with the whole records of it.
-
-        Raises StorePoisoned, StoreDamaged if the other broker sent what is no record, and kv.KvError.
+        """Make everything received durable, and fill the queues with the whole records of it. Raises what `flush_log`
+        and `dispatch` raise.
         """
-        end = self._flusher.flush()
+        self.dispatch(self.flush_log())
+
+    def flush_log(self) -> PhysicalOffset:
+        """Make everything received durable, and return the end of it. Raises StorePoisoned."""
+        return self._flusher.flush()
+
+    def dispatch(self, end: PhysicalOffset) -> None:
+        """Fill the queues with the whole records below `end`, which must be flushed.
+
+        Raises StoreDamaged if the other broker sent what is no record, and kv.KvError.
+        """
         while self._dispatched_up_to < end:
             for batch in scan_log(self._segments, self._dispatched_up_to, end):
                 self._note_missing(batch.topics)
@@ -181,6 +191,17 @@ class FollowedStore:
         self._remover.take(self._segments.retire_before(minimum))
         self._remover.run()
 
+    def delete(self, name: str, below: PhysicalOffset) -> bool:
+        """Delete the queues of a topic, or a light queue, as the other broker did when its log ended at `below`.
+
+        Return False if the queues have records at or above `below` already; then nothing is deleted. Raises kv.KvError.
+        """
+        if any(self._has_newer(queue, below) for queue in list(self._queues.queues(name))):
+            return False
+        (self._removed_light if is_light_queue(name) else self._deleted)[name] = below
+        self._queues.delete_topic(name)
+        return True
+
     def begin_writing(self) -> OpenStore:
         """Make this the store of a broker: end the log after its last whole record, and open it for writing.
 
@@ -189,17 +210,21 @@ class FollowedStore:
         self._end_following()
         return self._recovered.begin_writing()
 
-    def close(self) -> None:
-        """Close the store. The last record may be incomplete: the next start ends the log before it."""
-        self._end_following()
+    def close(self, *, up_to: PhysicalOffset | None = None) -> None:
+        """Close the store. The log ends after its last whole record, or at `up_to` if this is a record's end below."""
+        self._end_following(up_to)
         self._recovered.close()
 
-    def _end_following(self) -> None:
+    def _end_following(self, up_to: PhysicalOffset | None = None) -> None:
         """Make everything durable, and end the log after its last whole record."""
-        self.commit()
+        end = self.flush_log()
+        self.dispatch(end if up_to is None else min(end, up_to))
         self.flush_queues()
         self._closing.close()
-        cut(self._segments, self._dispatched_up_to)
+        kept = cut(self._segments, self._dispatched_up_to).kept
+        if up_to is not None:  # the other broker sends these bytes again
+            for path in kept:
+                self._segments.disk.remove(path)
 
     def _require_incomplete(self, batch: RecordBatch, end: PhysicalOffset) -> None:
         """Raise StoreDamaged unless more bytes can make a record of what lies after the batch."""

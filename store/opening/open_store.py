@@ -26,7 +26,7 @@ import structlog
 from quarry_mq.kv import EngineFull, KeyValueEngine, KvError
 from quarry_mq.protocol.clock import Clock, ReportProgress
 from quarry_mq.protocol.names import is_light_queue
-from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList
+from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogWriter, SegmentList, cut
 from quarry_mq.store.commitlog.segments import SegmentPins, StoreTimes
 from quarry_mq.store.consumequeue import ConsumeQueueStore, RocksConsumeQueues
 from quarry_mq.store.consumequeue.dispatch import UndeletedEntries
@@ -61,6 +61,7 @@ from quarry_mq.store.settings import Durability, StoreSettings
 from quarry_mq.store.state.deletions import Deletions
 from quarry_mq.store.state.identity import DurableState, StoreIdentity
 from quarry_mq.store.state.in_flight_key import delete_beyond
+from quarry_mq.store.state.state_log import NO_CURSOR, read_cursor
 
 log = structlog.get_logger(__name__)
 
@@ -150,6 +151,7 @@ class OpenStore:
         self.queues = parts.queues
         self.migration = migration
         self.state_engine = parts.state_engine
+        self.state_log = parts.state_log
         self.is_after_crash = start.is_after_crash
         self._ending = ending
 
@@ -271,14 +273,25 @@ def recover_store(
     orders: Orders = NO_ORDERS,
     sealer: Sealer | None = None,
     followed: StoreKind | None = None,
+    copied: StoreKind | None = None,
 ) -> RecoveredStore:
     """Do the first half of `open_store`, which needs no writer. Raises what `open_store` raises.
 
     `followed` is the kind of store of the RocketMQ broker whose log this store continues. Its metadata are imported
-    when the store is opened without it.
+    when the store is opened without it. `copied` is the origin of the store of Quarry that this store is a copy of.
     """
     engines = engines or RocksStoreEngines()
-    opening = _Opening(settings, disk, clock, report, engines=engines, orders=orders, sealer=sealer, followed=followed)
+    opening = _Opening(
+        settings,
+        disk,
+        clock,
+        report,
+        engines=engines,
+        orders=orders,
+        sealer=sealer,
+        followed=followed,
+        copied=copied,
+    )
     return opening.recover()
 
 
@@ -304,10 +317,12 @@ class _Opening:
         engines: StoreEngines,
         orders: Orders,
         sealer: Sealer | None,
-        followed: StoreKind | None = None,
+        followed: StoreKind | None,
+        copied: StoreKind | None,
     ) -> None:
         self._settings = settings
         self.followed: Final = followed
+        self._copied = copied
         self._disk = disk
         self.clock: Final = clock
         self._report = report
@@ -345,9 +360,17 @@ class _Opening:
 
     def _recovered(self, found: FoundStore, ending: ExitStack) -> RecoveredStore:
         parts = open_parts(
-            self._settings, self._disk, self._engines, found, clock=self.clock, closing=ending, origin=self.followed
+            self._settings,
+            self._disk,
+            self._engines,
+            found,
+            clock=self.clock,
+            closing=ending,
+            origin=self.followed or self._copied,
         )
         identity, segments = parts.identity, parts.segments
+        if self._copied is not None:
+            self._begin_copy(parts)
         if self.followed is not None and identity.metadata_imported:
             raise StoreUnusable(
                 self.root, "a broker has served this store: only an empty directory can begin to follow"
@@ -370,6 +393,15 @@ class _Opening:
         return RecoveredStore(
             self, parts, tables, found=found, start=start, durable_up_to=durable_up_to, ending=ending.pop_all()
         )
+
+    def _begin_copy(self, parts: StoreParts) -> None:
+        """End the log of a copy where its rows end; the primary sends the rest again."""
+        if not parts.identity.metadata_imported:
+            parts.identity.set_metadata_imported()
+        cursor = read_cursor(parts.state_engine)
+        if cursor.run != NO_CURSOR.run and parts.segments.minimum <= cursor.position < parts.segments.end_of_files:
+            for path in cut(parts.segments, cursor.position).kept:
+                self._disk.remove(path)
 
     def begin_writing(self, recovered: RecoveredStore, ending: ExitStack) -> OpenStore:
         """Open the log for writing, and mark that a broker runs on the store."""
@@ -442,6 +474,8 @@ class _Opening:
             deletions=deletions,
             indexes=indexes,
         )
+        if parts.state_log is not None:
+            parts.state_log.rest_on(lambda: messages.dispatched_up_to)
         checkpoint = StoreCheckpoint(
             self._disk,
             self._paths.checkpoint,

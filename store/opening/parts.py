@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from quarry_mq.kv import KeyValueEngine
+from quarry_mq.kv.recording import RecordingEngine
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.store.commitlog import CommitLogReader, KeptSize, SegmentList
 from quarry_mq.store.engines import StoreEngines
@@ -24,6 +25,7 @@ from quarry_mq.store.record import Blank, Decoded, StoredMessage, reaches_over_e
 from quarry_mq.store.recovery.verdict import Stop
 from quarry_mq.store.settings import StoreSettings
 from quarry_mq.store.state.identity import DurableState, StoreIdentity, check_format
+from quarry_mq.store.state.state_log import StateLog
 
 log = structlog.get_logger(__name__)
 
@@ -42,6 +44,8 @@ class StoreParts:
     state_engine: KeyValueEngine
     identity: StoreIdentity
     queues: OpenQueues
+    state_log: StateLog | None
+    """The changes of `quarry/` for copies of the store; None if the store has no copies."""
 
 
 def open_parts(
@@ -64,11 +68,16 @@ def open_parts(
     closing.callback(segments.close)
     state_engine, identity = _open_identity(engines, directory, disk, found, origin)
     closing.callback(state_engine.close)
+    state_log = None
+    if settings.has_copies:
+        state_log = StateLog(state_engine)
+        state_engine = RecordingEngine(state_engine, state_log)
+        identity = StoreIdentity(state_engine, directory)
     queues = open_queues(
         settings, disk, engines, identity, found, minimum=segments.minimum, state_engine=state_engine, clock=clock
     )
     closing.callback(queues.close)
-    return StoreParts(disk, segments, state_engine, identity, queues)
+    return StoreParts(disk, segments, state_engine, identity, queues, state_log)
 
 
 def open_identity(

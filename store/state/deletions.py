@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from struct import Struct
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 
 from quarry_mq.kv import KeyRange, KeyValueEngine
 from quarry_mq.kv.keys import prefix_end, prefix_range
@@ -31,6 +31,13 @@ _TOPIC: Final = b"deleted:"
 _LIGHT: Final = b"removed:"
 _OFFSET: Final = Struct(">q")
 _NAME: Final = len(_LIGHT) + _OFFSET.size
+
+
+class Deletion(NamedTuple):
+    """A deletion is of a topic or a light queue, of all records below an offset."""
+
+    name: str
+    below: PhysicalOffset
 
 
 class Deletions:
@@ -95,6 +102,20 @@ class Deletions:
             self._engine.write(batch)
 
     # -- reading
+
+    @staticmethod
+    def is_row(key: bytes) -> bool:
+        """Return whether a row of `meta` is about a deletion."""
+        return key.startswith((_TOPIC, _LIGHT))
+
+    @staticmethod
+    def read_row(key: bytes, value: bytes) -> Deletion | None:
+        """Return what a row of `meta` says about a deletion; None for other rows."""
+        if key.startswith(_TOPIC):
+            return Deletion(key[len(_TOPIC) :].decode(), PhysicalOffset(_OFFSET.unpack(value)[0]))
+        if key.startswith(_LIGHT):
+            return Deletion(key[_NAME:].decode(), PhysicalOffset(_OFFSET.unpack_from(key, len(_LIGHT))[0]))
+        return None
 
     def topic_deleted_at(self, topic: str) -> PhysicalOffset:
         """Return where the topic was deleted last; 0 if the log has no records from before a deletion."""

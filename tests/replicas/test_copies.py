@@ -1,0 +1,231 @@
+"""A copy has the log, the rows and the queues of its primary, whatever happens to both."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+
+from quarry_mq.kv import KeyRange
+from quarry_mq.kv.recording import RecordingEngine
+from quarry_mq.protocol.clock import ManualClock
+from quarry_mq.server.replicas.intake import Intake
+from quarry_mq.server.replicas.shipment import Shipment
+from quarry_mq.server.replicas.wire import BODY_SIZE_MAX, FrameReader, header
+from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY
+from quarry_mq.store.follower import CopiedStore, QueuesOutdated, open_copy
+from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.kind import StoreKind
+from quarry_mq.store.message import QueueId, QueueOffset
+from quarry_mq.store.metadata import Group, Topic, TopicType
+from quarry_mq.store.metadata.topics import READ_WRITE
+from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.settings import StoreSettings
+from quarry_mq.store.state.identity import FAMILIES
+from quarry_mq.store.state.state_log import is_own_row
+from tests.follower.test_followed_store import log_bytes
+from tests.store.assembly import message
+from tests.store.test_deletions import light_message, rows_of
+
+SEGMENT_SIZE: Final = 64 * 1024
+SEEDS: Final = int(os.environ.get("SEEDS", "12"))
+NAMES: Final = ("orders", "bills", "rooms")
+
+
+def settings(root: Path, *, has_copies: bool = True) -> StoreSettings:
+    return StoreSettings(root=root, segment_size=SEGMENT_SIZE, units_per_file=16, has_copies=has_copies)
+
+
+def state_of(store: OpenStore) -> dict[tuple[str, bytes], bytes]:
+    """Return all rows that copies have."""
+    return {
+        (name, key): value
+        for name in FAMILIES
+        for key, value in store.state_engine.family(name).iterate(KeyRange(b"", None))
+        if not is_own_row(name, key)
+    }
+
+
+class Primary:
+    """A primary with a random life."""
+
+    def __init__(self, root: Path, chance: Random) -> None:
+        self._root = root
+        self._chance = chance
+        self.store = self._open()
+
+    def _open(self) -> OpenStore:
+        return open_store(settings(self._root), disk=PosixDisk(), clock=ManualClock(), report=lambda _: None)
+
+    def live(self) -> None:
+        messages, chance = self.store.messages, self._chance
+        step = chance.choice(["send", "send", "send", "dispatch", "dispatch", "read", "delete", "remove", "expire"])
+        if step == "send":
+            self._send()
+        elif step == "dispatch":
+            messages.dispatch(messages.flush())
+        elif step == "read":
+            self._read()
+        elif step == "delete":
+            self._delete(chance.choice(NAMES))
+        elif step == "remove":
+            found = messages.light_queues_ended(messages.appended_up_to, b"").ended
+            messages.remove_ended(messages.still_ended([each for each in found if chance.random() < 0.5]))
+        elif chance.random() < 0.3:
+            self._expire()
+
+    def _send(self) -> None:
+        chance, topic = self._chance, self._chance.choice(NAMES)
+        if self.store.topics.get(topic) is None:
+            self.store.topics.create(Topic(topic, TopicType.MIXED, 3, 3, READ_WRITE, {}))
+        batch = [message(topic, chance.randrange(3), body=bytes(chance.randrange(4_000))) for _ in range(4)]
+        lights = [f"%LMQ%{chance.randrange(4)}" for _ in range(2)]
+        self.store.messages.append([*batch, light_message(chance.randrange(9), *set(lights))])
+
+    def _read(self) -> None:
+        store, chance = self.store, self._chance
+        if store.groups.get("g") is None:
+            store.groups.create(Group("g"))
+        queue = QueueId(chance.choice(NAMES), chance.randrange(3))
+        batch = store.state_engine.batch()
+        store.offsets.stage(batch, "g", queue, QueueOffset(store.messages.bounds(queue).maximum))
+        store.state_engine.write(batch)
+
+    def _delete(self, topic: str) -> None:
+        if self.store.topics.get(topic) is not None:
+            self.store.topics.delete(topic)
+        self.store.messages.delete_topic(topic)
+
+    def _expire(self) -> None:
+        store = self.store
+        store.messages.dispatch(store.messages.flush())
+        store.messages.flush_queues()
+        if len(store.segments) > 2:
+            minimum = store.segments.bases[1]
+            store.expiry.announce(minimum)
+            store.expiry.retire(minimum)
+            store.expiry.remover.run()
+            store.expiry.announce(minimum)
+
+    def restart(self) -> None:
+        self.store.close()
+        self.store = self._open()
+
+
+class Link:
+    """A connection between a primary and a copy, which sends frames in pieces of any size."""
+
+    def __init__(self, primary: Primary, copy: CopiedStore) -> None:
+        store = primary.store
+        assert isinstance(store.state_engine, RecordingEngine)
+        assert store.state_log is not None
+        state = (store.state_engine, store.state_log)
+        self.shipment = Shipment(store.segments, store.messages, state, at=copy.received_up_to, cursor=copy.cursor)
+        self._intake = Intake(copy)
+        self._reader = FrameReader()
+        self._reader.size_max = BODY_SIZE_MAX
+
+    def send(self, *, commits: bool = True) -> None:
+        for kind, parts in self.shipment.round(is_beat_due=True):
+            data = header(kind, 1, *parts) + b"".join(parts)
+            for piece in (data[:30], data[30:]):
+                for frame in self._reader.feed(piece):
+                    self._intake.take(frame)
+        if commits:
+            self._intake.commit()
+
+
+class Copy:
+    """A copy that is restarted now and then."""
+
+    def __init__(self, root: Path, primary: Primary) -> None:
+        self._root, self._primary = root, primary
+        self.rebuilds = 0
+        self.store = self._open()
+        self.link = Link(primary, self.store)
+
+    def _open(self, *, rebuild_queues: bool = False) -> CopiedStore:
+        return open_copy(
+            settings(self._root, has_copies=False),
+            disk=PosixDisk(),
+            clock=ManualClock(),
+            report=lambda _: None,
+            origin=StoreKind.NEW,
+            begin=self._primary.store.segments.minimum,
+            rebuild_queues=rebuild_queues,
+        )
+
+    def restart(self) -> None:
+        self.store.close()
+        self.store = self._open()
+        self.connect()
+
+    def connect(self) -> None:
+        self.link = Link(self._primary, self.store)
+
+    def send(self, *, commits: bool = True) -> None:
+        try:
+            self.link.send(commits=commits)
+        except QueuesOutdated:
+            self.rebuilds += 1
+            self.store.close()
+            self.store = self._open(rebuild_queues=True)
+            self.connect()
+
+    def promoted(self) -> OpenStore:
+        self.store.close_for_promotion()
+        return open_store(settings(self._root), disk=PosixDisk(), clock=ManualClock(), report=lambda _: None)
+
+
+def living(store: OpenStore) -> dict[tuple[str, bytes], bytes]:
+    """Return the rows of the queues, without entries whose segments have expired: each store drops them in its time."""
+    begin = store.segments.minimum.to_bytes(8, "big")
+    return {
+        (name, key): value
+        for name, rows in rows_of(store).items()
+        for key, value in rows.items()
+        if name == OFFSET_FAMILY or value[:8] >= begin
+    }
+
+
+def require_equal(primary: OpenStore, promoted: OpenStore) -> None:
+    begin, end = primary.segments.minimum, primary.messages.appended_up_to
+    assert promoted.segments.minimum == begin
+    assert promoted.messages.appended_up_to == end
+    assert log_bytes(promoted, begin, end) == log_bytes(primary, begin, end)
+    assert state_of(promoted) == state_of(primary)
+    rows, expected = living(promoted), living(primary)
+    assert {key: rows[key] for key in rows.keys() - expected.keys()} == {}
+    assert {key: expected[key] for key in expected.keys() - rows.keys()} == {}
+    assert {key: (rows[key], expected[key]) for key in rows if rows[key] != expected[key]} == {}
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_copy_equals_its_primary_after_any_history(tmp_path: Path, seed: int) -> None:
+    chance = Random(seed)
+    primary = Primary(tmp_path / "primary", chance)
+    for _ in range(chance.randrange(30)):
+        primary.live()
+    copy = Copy(tmp_path / "copy", primary)
+    for _ in range(120):
+        primary.live()
+        if chance.random() < 0.5:
+            copy.send(commits=chance.random() < 0.7)
+        if chance.random() < 0.04:
+            copy.restart()
+        if chance.random() < 0.03:
+            primary.restart()
+            copy.connect()
+    primary.store.messages.dispatch(primary.store.messages.flush())
+    for _ in range(3):
+        copy.send()
+    promoted = copy.promoted()
+    try:
+        require_equal(primary.store, promoted)
+        promoted.messages.append([message("orders")])
+    finally:
+        promoted.close()
+        primary.store.close()
