@@ -38,6 +38,7 @@ from quarry_mq.server.process.process_metrics import (
 )
 from quarry_mq.server.process.self_signed import CERTIFICATE_NAME
 from quarry_mq.server.process.stop import Stop, StopTimes
+from quarry_mq.server.replicas.process import Replication
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks import LoopThreads, Supervisor
 from quarry_mq.server.wire.status import is_store
@@ -147,6 +148,14 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
         http = await running.enter_async_context(process.observed(supervisor))
         threads = LoopThreads(FLUSH_THREADS, "flush")
         running.callback(threads.close)
+        replication = Replication.of(settings, disk=PosixDisk(), clock=process.clock, health=health)
+        if replication is not None:
+            running.callback(replication.close)
+            watch(process.registry, replication.metrics)
+            stop.step("following the primary")
+            if not await replication.followed(stop, process.recovery.report):
+                log.info("stopped", seconds=round(stop.seconds, 3))
+                return 0
         stop.step("opening the store")
         try:
             store = await threads.call(partial(_open_store, process, stop, show_progress))
@@ -167,7 +176,8 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
             await running.enter_async_context(
                 supervisor.running("search for garbage", GarbageSearch(process.clock).run())
             )
-            async with broker.serving(supervisor, hastened=stop.hastened) as addresses:
+            leading = contextlib.nullcontext() if replication is None else replication.leading(store, fail)
+            async with leading, broker.serving(supervisor, hastened=stop.hastened) as addresses:
                 health.ready()
                 print(_banner(settings, http, addresses), flush=True)  # noqa: T201
                 await stop.asked()

@@ -17,14 +17,16 @@ LOOP_STALL_S: Final = 20.0
 class Phase(Enum):
     STARTING = "starting"
     RECOVERING = "recovering"
+    FOLLOWING = "following"
     READY = "ready"
     POISONED = "poisoned"
     STOPPING = "stopping"
 
 
 TRANSITIONS: Final = {
-    Phase.STARTING: {Phase.RECOVERING, Phase.READY, Phase.POISONED, Phase.STOPPING},
-    Phase.RECOVERING: {Phase.RECOVERING, Phase.READY, Phase.POISONED, Phase.STOPPING},
+    Phase.STARTING: {Phase.RECOVERING, Phase.FOLLOWING, Phase.READY, Phase.POISONED, Phase.STOPPING},
+    Phase.RECOVERING: {Phase.RECOVERING, Phase.FOLLOWING, Phase.READY, Phase.POISONED, Phase.STOPPING},
+    Phase.FOLLOWING: {Phase.RECOVERING, Phase.FOLLOWING, Phase.READY, Phase.POISONED, Phase.STOPPING},
     Phase.READY: {Phase.POISONED, Phase.STOPPING},
     # Only a restart heals a failed flush, so the first reason stays until the end.
     Phase.POISONED: set(),
@@ -61,6 +63,8 @@ class Health:
         match self.phase:
             case Phase.RECOVERING:
                 return f"recovering, {self.percent} %"
+            case Phase.FOLLOWING:
+                return f"a copy: {self.reason}"
             case Phase.POISONED:
                 return f"poisoned: {self.reason}"
             case Phase.READY if self.sends_refused:
@@ -85,6 +89,10 @@ class HealthState:
 
     def recovering(self, percent: int) -> None:
         self._enter(Health(Phase.RECOVERING, percent=percent))
+
+    def following(self, reason: str) -> None:
+        """Report that the store is a copy, and how far it is."""
+        self._enter(Health(Phase.FOLLOWING, reason=reason))
 
     def ready(self) -> None:
         self._enter(Health(Phase.READY, percent=100))

@@ -37,6 +37,7 @@ from quarry_mq.server.settings.sections import (
     MetricsSection,
     NetworkSection,
     RemotingSection,
+    ReplicationSection,
     Section,
     SecuritySection,
     StoreSection,
@@ -124,6 +125,7 @@ class BrokerSettings(Section):
     remoting: RemotingSection = RemotingSection()
     broker: BrokerSection = BrokerSection()
     cluster: ClusterSection = ClusterSection()
+    replication: ReplicationSection = ReplicationSection()
     topics: TopicsSection = TopicsSection()
     groups: GroupsSection = GroupsSection()
     delivery: DeliverySection = DeliverySection()
@@ -244,6 +246,7 @@ class BrokerSettings(Section):
             cached_queues_max=store.cached_queues_max,
             check_after_ms=self.transactions.check_after_ms,
             member=self.broker.name if self.cluster.is_on else None,
+            has_copies=self.replication.is_on,
             index=IndexSettings(
                 hash_files=self.index.hash_files,
                 hash_slots=self.index.hash_slots,

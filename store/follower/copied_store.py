@@ -19,9 +19,8 @@ from quarry_mq.protocol.clock import Clock, ReportProgress
 from quarry_mq.store.engines import StoreEngines
 from quarry_mq.store.follower.followed_store import FollowedStore, follow
 from quarry_mq.store.fs import Disk
-from quarry_mq.store.layout.kind import StoreKind
 from quarry_mq.store.message import PhysicalOffset
-from quarry_mq.store.opening.open_store import RecoveredStore, recover_store
+from quarry_mq.store.opening.open_store import Copied, RecoveredStore, recover_store
 from quarry_mq.store.opening.repair import Orders
 from quarry_mq.store.settings import StoreSettings
 from quarry_mq.store.state.deletions import Deletion, Deletions
@@ -241,18 +240,17 @@ def open_copy(
     disk: Disk,
     clock: Clock,
     report: ReportProgress,
-    origin: StoreKind,
+    copied: Copied,
     begin: PhysicalOffset,
     engines: StoreEngines | None = None,
     rebuild_queues: bool = False,
 ) -> CopiedStore:
-    """Open the copy at `settings.root` to continue it, or make an empty one.
+    """Open the copy at `settings.root` to continue it, or make an empty one, whose log begins at `begin`.
 
-    `origin` is what the primary's store was when Quarry first opened it, and `begin` where the log of an empty copy
-    begins. Raises what `recover_store` raises.
+    Raises what `recover_store` raises.
     """
     orders = Orders(rebuild_queues=rebuild_queues)
     recovered = recover_store(
-        settings, disk=disk, clock=clock, report=report, engines=engines, orders=orders, copied=origin
+        settings, disk=disk, clock=clock, report=report, engines=engines, orders=orders, copied=copied
     )
     return CopiedStore(recovered, follow(recovered, begin=begin))

@@ -31,9 +31,9 @@ from quarry_mq.store.layout.paths import StorePaths, parse_segment_name, parse_s
 DATABASE_MARKER: Final = "CURRENT"
 """RocksDB's name for the file without which a directory is no database."""
 
-IGNORED_NAMES: Final = frozenset({"lost+found", ".snapshot", "lock", "abort", "tls"})
+IGNORED_NAMES: Final = frozenset({"lost+found", ".snapshot", "lock", "abort", "tls", "replication"})
 """Names that make no store: fresh volumes hold the first two, a first opening that was killed leaves the next two, and
-the certificate may stay when a store is replaced.
+the certificate and the role of a replica may stay when a store is replaced.
 """
 
 

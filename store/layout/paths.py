@@ -133,6 +133,13 @@ class StorePaths:
         return self.root / "tls"
 
     @property
+    def replication(self) -> Path:
+        """Return the folder that says which copy of a replicated store this is. It belongs to the copy: no backup has
+        it.
+        """
+        return self.root / "replication"
+
+    @property
     def abort(self) -> Path:
         """Return the file that exists while a broker runs: if a start finds it, the last stop was unclean."""
         return self.root / "abort"

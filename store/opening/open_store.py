@@ -61,7 +61,7 @@ from quarry_mq.store.settings import Durability, StoreSettings
 from quarry_mq.store.state.deletions import Deletions
 from quarry_mq.store.state.identity import DurableState, StoreIdentity
 from quarry_mq.store.state.in_flight_key import delete_beyond
-from quarry_mq.store.state.state_log import NO_CURSOR, read_cursor
+from quarry_mq.store.state.state_log import NO_CURSOR, forget_cursor, read_cursor
 
 log = structlog.get_logger(__name__)
 
@@ -104,6 +104,16 @@ class StoreTables:
         replicated.enable()
         self.replicated = replicated
         return replicated
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A store of which another one is a copy."""
+
+    origin: StoreKind
+    """What the primary's store was when Quarry first opened it."""
+    parts_at: PhysicalOffset | None = None
+    """The end of what both logs share, if the copy's log goes on with other records; its rows are not used then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,12 +283,12 @@ def recover_store(
     orders: Orders = NO_ORDERS,
     sealer: Sealer | None = None,
     followed: StoreKind | None = None,
-    copied: StoreKind | None = None,
+    copied: Copied | None = None,
 ) -> RecoveredStore:
     """Do the first half of `open_store`, which needs no writer. Raises what `open_store` raises.
 
     `followed` is the kind of store of the RocketMQ broker whose log this store continues. Its metadata are imported
-    when the store is opened without it. `copied` is the origin of the store of Quarry that this store is a copy of.
+    when the store is opened without it. `copied` says of which store of Quarry this store is a copy.
     """
     engines = engines or RocksStoreEngines()
     opening = _Opening(
@@ -318,7 +328,7 @@ class _Opening:
         orders: Orders,
         sealer: Sealer | None,
         followed: StoreKind | None,
-        copied: StoreKind | None,
+        copied: Copied | None,
     ) -> None:
         self._settings = settings
         self.followed: Final = followed
@@ -338,6 +348,8 @@ class _Opening:
         with _naming_the_store(self.root), ExitStack() as ending:
             ending.callback(self._lock().release)
             ending.push(self._mark_clean)
+            if self._copied is not None and self._copied.parts_at is not None:
+                self.mark_running()  # the end of the log will be lost, as after a power cut
             # inspected again: what was seen before the lock was taken may have changed since
             found = inspect_store(self._disk, self.root)
             if self._orders.rebuild_queues:
@@ -366,11 +378,11 @@ class _Opening:
             found,
             clock=self.clock,
             closing=ending,
-            origin=self.followed or self._copied,
+            origin=self.followed if self._copied is None else self._copied.origin,
         )
         identity, segments = parts.identity, parts.segments
         if self._copied is not None:
-            self._begin_copy(parts)
+            self._begin_copy(parts, self._copied)
         if self.followed is not None and identity.metadata_imported:
             raise StoreUnusable(
                 self.root, "a broker has served this store: only an empty directory can begin to follow"
@@ -394,13 +406,19 @@ class _Opening:
             self, parts, tables, found=found, start=start, durable_up_to=durable_up_to, ending=ending.pop_all()
         )
 
-    def _begin_copy(self, parts: StoreParts) -> None:
-        """End the log of a copy where its rows end; the primary sends the rest again."""
-        if not parts.identity.metadata_imported:
-            parts.identity.set_metadata_imported()
+    def _begin_copy(self, parts: StoreParts, copied: Copied) -> None:
+        """End the log of a copy where its rows end, since the primary sends the rest again; or where the logs part."""
+        identity, segments = parts.identity, parts.segments
+        if not identity.metadata_imported:
+            identity.set_metadata_imported()
+        if copied.parts_at is not None:
+            identity.flushed_up_to = PhysicalOffset(min(identity.flushed_up_to or 0, copied.parts_at))
+            cut(segments, copied.parts_at)  # what is cut off is kept: nobody else has it
+            forget_cursor(parts.state_engine)
+            return
         cursor = read_cursor(parts.state_engine)
-        if cursor.run != NO_CURSOR.run and parts.segments.minimum <= cursor.position < parts.segments.end_of_files:
-            for path in cut(parts.segments, cursor.position).kept:
+        if cursor.run != NO_CURSOR.run and segments.minimum <= cursor.position < segments.end_of_files:
+            for path in cut(segments, cursor.position).kept:
                 self._disk.remove(path)
 
     def begin_writing(self, recovered: RecoveredStore, ending: ExitStack) -> OpenStore:

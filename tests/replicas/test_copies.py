@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from random import Random
+from shutil import rmtree
 from typing import Final
 
 import pytest
@@ -16,13 +17,14 @@ from quarry_mq.server.replicas.intake import Intake
 from quarry_mq.server.replicas.shipment import Shipment
 from quarry_mq.server.replicas.wire import BODY_SIZE_MAX, FrameReader, header
 from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY
+from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.follower import CopiedStore, QueuesOutdated, open_copy
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.kind import StoreKind
 from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import Group, Topic, TopicType
 from quarry_mq.store.metadata.topics import READ_WRITE
-from quarry_mq.store.opening.open_store import OpenStore, open_store
+from quarry_mq.store.opening.open_store import Copied, OpenStore, open_store
 from quarry_mq.store.settings import StoreSettings
 from quarry_mq.store.state.identity import FAMILIES
 from quarry_mq.store.state.state_log import is_own_row
@@ -153,7 +155,7 @@ class Copy:
             disk=PosixDisk(),
             clock=ManualClock(),
             report=lambda _: None,
-            origin=StoreKind.NEW,
+            copied=Copied(StoreKind.NEW),
             begin=self._primary.store.segments.minimum,
             rebuild_queues=rebuild_queues,
         )
@@ -169,6 +171,11 @@ class Copy:
     def send(self, *, commits: bool = True) -> None:
         try:
             self.link.send(commits=commits)
+        except OffsetOutOfRange:  # the primary's log does not go back that far any more
+            self.store.close()
+            rmtree(self._root)
+            self.store = self._open()
+            self.connect()
         except QueuesOutdated:
             self.rebuilds += 1
             self.store.close()

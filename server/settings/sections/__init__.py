@@ -16,6 +16,7 @@ from quarry_mq.server.settings.sections.limits import LimitsSection
 from quarry_mq.server.settings.sections.metrics import LogSection, MetricsSection, TracingSection
 from quarry_mq.server.settings.sections.network import BrokerSection, NetworkSection
 from quarry_mq.server.settings.sections.remoting import RemotingSection
+from quarry_mq.server.settings.sections.replication import ReplicationSection
 from quarry_mq.server.settings.sections.security import SecuritySection
 from quarry_mq.server.settings.sections.store import (
     ConsumeQueueSection,
@@ -41,6 +42,7 @@ __all__ = [
     "NetworkSection",
     "NewGroupStart",
     "RemotingSection",
+    "ReplicationSection",
     "Section",
     "SecuritySection",
     "StoreSection",

@@ -18,7 +18,7 @@ from quarry_mq.server.settings.sections.base import (
     is_loopback,
 )
 
-Port = Literal["listen", "admin", "http", "console"]
+Port = Literal["listen", "admin", "http", "console", "replication"]
 
 
 class NetworkSection(Section):
@@ -61,8 +61,8 @@ class NetworkSection(Section):
         default="loopback",
         description="Where ports may accept connections without TLS: `loopback` (127.0.0.0/8, ::1, localhost; only "
         "this machine reaches them) or `everywhere`; or a list of the ports that may do so everywhere, such as "
-        '`["listen", "http"]`, of `listen`, `admin`, `http` and `console`. Without TLS anybody on the network path '
-        "can read everything, including secrets.",
+        '`["listen", "http"]`, of `listen`, `admin`, `http`, `console` and `replication`. Without TLS anybody on the '
+        "network path can read everything, including secrets.",
     )
     tls: Literal["off", "optional", "required"] = Field(
         default="optional",
@@ -106,6 +106,13 @@ class NetworkSection(Section):
         default=None,
         description="Callers of `admin`, and of `console` if `console_tls` is on, must present a certificate signed "
         "by one of these authorities (PEM).",
+    )
+    replication: ListenAddress = Field(
+        default="127.0.0.1:8084",
+        description="Where other copies of the store connect, if `replication.mode` is on.",
+    )
+    replication_tls: bool = Field(
+        default=False, description="TLS on `replication`, here and on the other copies of the store."
     )
     http_tls: bool = Field(default=False, description="TLS on `http`.")
     console_tls: bool = Field(default=False, description="TLS on `console`.")
@@ -169,6 +176,7 @@ class NetworkSection(Section):
             ("admin_tls", self.admin_tls),
             ("http_tls", self.http_tls),
             ("console_tls", self.console_tls),
+            ("replication_tls", self.replication_tls),
         ):
             if wants_tls and self.tls_certificate is None:
                 raise ValueError(f"{name} needs tls_certificate and tls_key")
@@ -199,6 +207,7 @@ class NetworkSection(Section):
             ("admin", self.admin, not self.admin_tls, "admin_tls = true"),
             ("http", self.http, not self.http_tls, "http_tls = true"),
             ("console", self.console_address, not self.console_tls, "console_tls = true"),
+            ("replication", self.replication, not self.replication_tls, "replication_tls = true"),
         )
         for name, address, takes_plain, cure in ports:
             if address is None or not takes_plain or is_loopback(address):

@@ -1,0 +1,132 @@
+"""A connection between two copies of a store: a blocking socket, used by one thread."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from quarry_mq.server.addresses import Address
+from quarry_mq.server.replicas.handshake import MAC_SIZE, Hello, Keys, Welcome, pack, unpack
+from quarry_mq.server.replicas.wire import BODY_SIZE_MAX, Frame, FrameReader, FrameType, WireError, frame, header
+
+HANDSHAKE_S: Final = 5.0
+SEND_S: Final = 30.0
+"""Seconds that one piece may take to be sent; then the other side is taken for gone."""
+RECEIVE_SIZE: Final = 1 << 20
+
+
+class ReplicaTls(NamedTuple):
+    """The files of TLS between copies. They are read for each connection, so they may be replaced at any time."""
+
+    certificate: Path
+    key: Path
+    authority: Path | None
+
+    def server(self) -> ssl.SSLContext:
+        """Return the context of a listener. Raises OSError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self.certificate, self.key)
+        return context
+
+    def client(self) -> ssl.SSLContext:
+        """Return the context of a connection to another copy. Raises OSError."""
+        context = ssl.create_default_context(cafile=None if self.authority is None else str(self.authority))
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return context
+
+
+class Connection:
+    """Frames over a socket. Raises OSError if the other side is gone, and WireError if it is not a copy."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._reader = FrameReader()
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    @property
+    def peer(self) -> str:
+        """Return the other side's address."""
+        host, port, *_ = self._socket.getpeername()
+        return str(Address(host, port))
+
+    def send(self, kind: FrameType, term: int, *body: bytes | memoryview) -> None:
+        """Send a frame whose body is given in parts."""
+        self._socket.settimeout(SEND_S)
+        self._socket.sendall(header(kind, term, *body) + body[0])
+        for part in body[1:]:
+            self._socket.sendall(part)
+
+    def receive(self, wait_s: float) -> Iterator[Frame]:
+        """Wait for bytes, and yield the frames that are complete; a frame's body is valid until the next one."""
+        self._socket.settimeout(wait_s)
+        try:
+            data = self._socket.recv(RECEIVE_SIZE)
+        except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
+            return
+        if not data:
+            raise ConnectionError("the other copy closed the connection")
+        yield from self._reader.feed(data)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    # -- the handshake
+
+    def greet(self, hello: Hello, keys: Keys) -> Welcome:
+        """Say who this copy is, and return the other one's answer once both have proved that they have the key."""
+        sent = pack(hello)
+        self._socket.settimeout(HANDSHAKE_S)
+        self._socket.sendall(frame(FrameType.HELLO, hello.term, sent))
+        body = self._expect(FrameType.WELCOME)
+        mac, received = body[:MAC_SIZE], body[MAC_SIZE:]
+        keys.check_welcome(mac, sent, received)
+        welcome = unpack(Welcome, received)
+        if hello.follows and not welcome.refusal:
+            self._socket.sendall(frame(FrameType.PROOF, hello.term, keys.sign_proof(sent, received)))
+        self._reader.size_max = BODY_SIZE_MAX
+        return welcome
+
+    def take_hello(self) -> tuple[Hello, bytes]:
+        """Return what another copy says about itself, which is not proved yet, and the bytes of it."""
+        body = self._expect(FrameType.HELLO)
+        return unpack(Hello, body), body
+
+    def welcome(self, hello: bytes, welcome: Welcome, keys: Keys, *, is_proof_due: bool) -> None:
+        """Answer a HELLO. With `is_proof_due` the other copy has to prove that it has the key."""
+        sent = pack(welcome)
+        self._socket.settimeout(HANDSHAKE_S)
+        self._socket.sendall(frame(FrameType.WELCOME, welcome.term, keys.sign_welcome(hello, sent) + sent))
+        if is_proof_due:
+            keys.check_proof(self._expect(FrameType.PROOF), hello, sent)
+            self._reader.size_max = BODY_SIZE_MAX
+
+    def _expect(self, kind: FrameType) -> bytes:
+        """Return the body of the next frame, which must be of this type."""
+        while True:
+            self._socket.settimeout(HANDSHAKE_S)
+            data = self._socket.recv(RECEIVE_SIZE)
+            if not data:
+                raise ConnectionError("the other copy closed the connection during the handshake")
+            found = [(each.type, bytes(each.body)) for each in self._reader.feed(data)]
+            if found:
+                (type_found, body), *rest = found
+                if type_found != kind or rest:
+                    raise WireError(f"a frame {type_found.name} where {kind.name} is due")
+                return body
+
+
+def connect(address: Address, tls: ReplicaTls | None) -> Connection:
+    """Connect to another copy. Raises OSError."""
+    connected = socket.create_connection((address.host, address.port), timeout=HANDSHAKE_S)
+    try:
+        if tls is not None:
+            connected = tls.client().wrap_socket(connected, server_hostname=address.host)
+        return Connection(connected)
+    except BaseException:
+        connected.close()
+        raise

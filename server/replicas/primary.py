@@ -1,0 +1,269 @@
+"""The primary's side: it serves the copies that follow, knows how far each is, and hears of later primaries."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from threading import Event, Lock, Thread
+from typing import Final
+
+import structlog
+
+from quarry_mq.kv import KvError
+from quarry_mq.kv.recording import RecordingEngine
+from quarry_mq.protocol.clock import Clock
+from quarry_mq.server.addresses import Address
+from quarry_mq.server.replicas.connection import Connection, ReplicaTls, connect
+from quarry_mq.server.replicas.handshake import BEGIN_ANEW, Hello, Keys, Welcome, nonce
+from quarry_mq.server.replicas.port import ReplicationPort
+from quarry_mq.server.replicas.role import NOTHING_SHARED, Role, shared_end
+from quarry_mq.server.replicas.shipment import Shipment
+from quarry_mq.server.replicas.wire import Ack, FrameType, WireError, read_ack
+from quarry_mq.store.errors import OffsetOutOfRange
+from quarry_mq.store.message import PhysicalOffset
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.state.state_log import NO_CURSOR, StateCursor
+
+log = structlog.get_logger(__name__)
+
+BEAT_INTERVAL_S: Final = 0.5
+IDLE_WAIT_S: Final = 0.02
+"""Seconds until a primary with nothing to send looks again. The lag of a copy is at least half of it."""
+SILENCE_S: Final = 30.0
+"""Seconds without an acknowledgement after which a copy is taken for gone."""
+ASK_INTERVAL_S: Final = 2.0
+PIN_S: Final = 60.0
+"""Seconds for which the log is kept for a copy that is gone."""
+DRAIN_S: Final = 2.0
+ENDS_KEPT: Final = 1_024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReplicaStatus:
+    """How far a copy is. The lag counts from what is durable on the primary to what the copy's queues have."""
+
+    name: str
+    address: str = ""
+    is_connected: bool = False
+    is_seeding: bool = False
+    flushed: int = 0
+    position: int = 0
+    lag_bytes: int = 0
+    lag_s: float = 0.0
+
+
+class LogEnds:
+    """When the log had which end, to tell how old a position is."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ends: deque[tuple[float, int]] = deque(maxlen=ENDS_KEPT)
+
+    def note(self, end: int) -> None:
+        """Note the end of the log as it is now."""
+        now_s = self._clock.monotonic_s()
+        if not self._ends or (self._ends[-1][1] < end and now_s - self._ends[-1][0] > IDLE_WAIT_S):
+            self._ends.append((now_s, end))
+
+    def age_s(self, position: int) -> float:
+        """Return for how many seconds the log has had something above the position."""
+        for noted_s, end in self._ends:
+            if end > position:
+                return self._clock.monotonic_s() - noted_s
+        return 0.0
+
+
+class Primary:
+    """The primary of a store with copies. Its threads end with `stop`."""
+
+    def __init__(
+        self,
+        store: OpenStore,
+        role: Role,
+        *,
+        shard: str,
+        name: str,
+        others: Mapping[str, Address],
+        keys: Keys,
+        tls: ReplicaTls | None,
+        clock: Clock,
+        deposed: Callable[[str], None],
+    ) -> None:
+        """Serve the copies of an open store. `deposed` is called on another thread when a later primary answers."""
+        assert isinstance(store.state_engine, RecordingEngine)
+        assert store.state_log is not None
+        self._store = store
+        self._state = (store.state_engine, store.state_log)
+        self.role = role
+        self._shard = shard
+        self._name = name
+        self._others = others
+        self._keys = keys
+        self._tls = tls
+        self._clock = clock
+        self._deposed = deposed
+        self._stopping = Event()
+        self._lock = Lock()
+        self._statuses = {each: ReplicaStatus(name=each) for each in others}
+        self._ends: dict[str, LogEnds] = {}
+        self._watching = Thread(target=self._watch, name="replication watch", daemon=True)
+
+    def start(self, port: ReplicationPort) -> None:
+        """Serve the copies that connect, and look for later primaries."""
+        port.answer_with(self._answer, self._serve)
+        self._watching.start()
+
+    def stop(self) -> None:
+        """Let the copies have what is there, for a short time, and end. The port is closed by its owner."""
+        deadline_s = self._clock.monotonic_s() + DRAIN_S
+        while self._clock.monotonic_s() < deadline_s and any(
+            each.is_connected and (each.is_seeding or each.lag_bytes) for each in self.statuses()
+        ):
+            self._stopping.wait(IDLE_WAIT_S)
+        self._stopping.set()
+        self._watching.join()
+
+    def statuses(self) -> list[ReplicaStatus]:
+        """Return how far each copy is, with the ones that are not connected."""
+        end = self._store.messages.flushed_up_to
+        with self._lock:
+            found = list(self._statuses.values())
+            ends = dict(self._ends)
+        return [
+            replace(
+                each,
+                lag_bytes=max(0, end - each.position),
+                lag_s=ends[each.name].age_s(each.position) if each.name in ends else 0.0,
+            )
+            for each in sorted(found, key=lambda each: each.name)
+        ]
+
+    # -- on the threads of the port
+
+    def _answer(self, hello: Hello) -> Welcome:
+        segments, end, role = self._store.segments, self._store.messages.flushed_up_to, self.role
+        shared = shared_end(role.epochs, end, hello.epochs, hello.log_end)
+        is_continued = shared != NOTHING_SHARED and segments.minimum <= shared
+        return Welcome(
+            replica=self._name,
+            nonce=nonce(),
+            is_primary=True,
+            lineage=role.lineage,
+            term=role.term,
+            epochs=role.epochs,
+            origin=self._store.identity.origin or "",
+            segment_size=segments.segment_size,
+            log_begin=segments.minimum,
+            log_end=end,
+            cut_to=shared if is_continued else BEGIN_ANEW,
+            refusal=self._refusal(hello),
+        )
+
+    def _refusal(self, hello: Hello) -> str:
+        if hello.shard != self._shard:
+            return f"this is a copy of {self._shard}, not of {hello.shard}"
+        if hello.replica == self._name:
+            return f"two copies have the name {self._name}: set replication.replica"
+        if hello.lineage not in {"", self.role.lineage}:
+            return "the other store is not a copy of this one: empty its directory, and it becomes one"
+        return ""
+
+    def _serve(self, connection: Connection, hello: Hello) -> None:
+        name = hello.replica
+        log.info("a copy follows", replica=name, address=connection.peer, log_end=hello.log_end)
+        with self._lock:
+            self._ends[name] = LogEnds(self._clock)
+            self._statuses[name] = ReplicaStatus(name=name, address=connection.peer, is_connected=True)
+        try:
+            self._ship(connection, hello)
+        except (OffsetOutOfRange, KvError) as error:
+            log.warning("a copy has to connect again", replica=name, error=str(error))
+        finally:
+            with self._lock:
+                self._statuses[name] = replace(self._statuses[name], is_connected=False)
+            log.info("a copy follows no more", replica=name)
+
+    def _ship(self, connection: Connection, hello: Hello) -> None:
+        name, term, clock = hello.replica, self.role.term, self._clock
+        at = PhysicalOffset(max(hello.log_end, self._store.segments.minimum))
+        shipment = Shipment(self._store.segments, self._store.messages, self._state, at=at, cursor=hello_cursor(hello))
+        beat_s = pinned_s = 0.0
+        heard_s = clock.monotonic_s()
+        while not self._stopping.is_set():
+            now_s = clock.monotonic_s()
+            self._ends[name].note(self._store.messages.flushed_up_to)
+            if now_s - pinned_s > PIN_S / 4:
+                self._store.pins.pin(f"replica {name}", shipment.at, PIN_S)
+                pinned_s = now_s
+            is_due = now_s - beat_s >= BEAT_INTERVAL_S
+            beat_s = now_s if is_due else beat_s
+            is_idle = True
+            for kind, parts in shipment.round(is_beat_due=is_due):
+                connection.send(kind, term, *parts)
+                is_idle = False
+            for frame in connection.receive(IDLE_WAIT_S if is_idle else 0):
+                if frame.type == FrameType.BYE:
+                    raise WireError(f"the copy {name} ends: {bytes(frame.body).decode(errors='replace')}")
+                if frame.type == FrameType.ACK:
+                    heard_s = clock.monotonic_s()
+                    self._note(name, read_ack(frame.body), is_seeding=shipment.is_seeding)
+            if clock.monotonic_s() - heard_s > SILENCE_S:
+                raise WireError(f"the copy {name} has acknowledged nothing for {SILENCE_S:.0f} s")
+        connection.send(FrameType.BYE, term, b"the primary stops")
+
+    def _note(self, name: str, ack: Ack, *, is_seeding: bool) -> None:
+        with self._lock:
+            self._statuses[name] = replace(
+                self._statuses[name], flushed=ack.flushed, position=ack.position, is_seeding=is_seeding
+            )
+
+    # -- on a thread of its own
+
+    def _watch(self) -> None:
+        """Ask the copies that do not follow who they are: one of them may have been promoted."""
+        while not self._stopping.wait(ASK_INTERVAL_S):
+            for each in self.statuses():
+                if each.is_connected or each.name not in self._others:
+                    continue
+                found = later_primary(
+                    {each.name: self._others[each.name]}, self.role, shard=self._shard, keys=self._keys, tls=self._tls
+                )
+                if found is not None:
+                    self._deposed(f"{found.replica} was promoted: it is the primary of term {found.term}")
+                    return
+
+
+def hello_cursor(hello: Hello) -> StateCursor:
+    """Return up to which batch the copy has the changes."""
+    return StateCursor(bytes.fromhex(hello.run), hello.number, PhysicalOffset(hello.position))
+
+
+def later_primary(
+    others: Mapping[str, Address], role: Role, *, shard: str, keys: Keys, tls: ReplicaTls | None
+) -> Welcome | None:
+    """Ask other copies who they are, and return the answer of one that is the primary of a later term."""
+    for address in others.values():
+        hello = Hello(
+            shard=shard,
+            replica="",
+            nonce=nonce(),
+            follows=False,
+            lineage=role.lineage,
+            term=role.term,
+            epochs=role.epochs,
+            segment_size=0,
+            log_end=0,
+            run=NO_CURSOR.run.hex(),
+            number=0,
+            position=0,
+        )
+        try:
+            with closing(connect(address, tls)) as connection:
+                welcome = connection.greet(hello, keys)
+        except (OSError, WireError):  # it is away, or still starts
+            continue
+        if welcome.is_primary and welcome.lineage == role.lineage and welcome.term > role.term:
+            return welcome
+    return None

@@ -1,0 +1,226 @@
+"""The copies of a store in one process: it follows first, if the store is a copy, and leads once it is the primary."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from threading import Event
+from typing import Final, Self
+
+import structlog
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+
+from quarry_mq.protocol.clock import Clock, ReportProgress
+from quarry_mq.server.addresses import Address
+from quarry_mq.server.errors import BrokerFailed
+from quarry_mq.server.process.health import HealthState
+from quarry_mq.server.process.stop import Stop
+from quarry_mq.server.replicas.connection import ReplicaTls
+from quarry_mq.server.replicas.handshake import Keys
+from quarry_mq.server.replicas.port import ReplicationPort
+from quarry_mq.server.replicas.primary import Primary, ReplicaStatus, later_primary
+from quarry_mq.server.replicas.replica import Following, Replica
+from quarry_mq.server.replicas.role import Role, RoleFiles
+from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.sections import NetworkSection, ReplicationSection
+from quarry_mq.store.errors import StoreUnusable
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.kind import StoreKind, inspect_store
+from quarry_mq.store.layout.queue_phase import QueuePhase
+from quarry_mq.store.message import PhysicalOffset
+from quarry_mq.store.opening.open_store import OpenStore
+from quarry_mq.store.security.sealer import read_keys
+
+log = structlog.get_logger(__name__)
+
+SHOWN_EVERY_S: Final = 10.0
+
+
+class Replication:
+    """The part of one process in the copies of a store: the port, the role, and whoever plays it now."""
+
+    def __init__(self, settings: BrokerSettings, *, disk: Disk, clock: Clock, health: HealthState) -> None:
+        """Open the port. Raises Invalid that names the key file, OSError, StoreUnusable."""
+        section = settings.replication
+        assert section.key_file is not None
+        self._settings = settings
+        self._section = section
+        self._disk = disk
+        self._clock = clock
+        self._health = health
+        self._keys = Keys(read_keys(section.key_file))
+        self._tls = _tls(settings.network, section)
+        self._files = RoleFiles(disk, settings.store.directory)
+        self._role = self._files.load()
+        self._port = ReplicationPort(Address.parse(settings.network.replication), self._keys, self._tls)
+        self._shown_s = -SHOWN_EVERY_S
+        self._shown = ""
+        self.following: Following | None = None
+        self.primary: Primary | None = None
+
+    @classmethod
+    def of(cls, settings: BrokerSettings, *, disk: Disk, clock: Clock, health: HealthState) -> Self | None:
+        """Return this process's part, or None if the store has no copies. Raises what the constructor raises."""
+        return cls(settings, disk=disk, clock=clock, health=health) if settings.replication.is_on else None
+
+    def close(self) -> None:
+        """Close the port."""
+        self._port.close()
+
+    # -- following
+
+    async def followed(self, stop: Stop, report: ReportProgress) -> bool:
+        """Follow the primary for as long as this store is a copy; return False if a stop was asked for meanwhile.
+
+        Raises what `Replica.run` raises.
+        """
+        is_stopped = Event()
+        watch = asyncio.ensure_future(stop.asked())
+        watch.add_done_callback(lambda _: is_stopped.set())
+        try:
+            return await asyncio.to_thread(self._follow, is_stopped, report)
+        finally:
+            is_stopped.set()
+            watch.cancel()
+
+    def _follow(self, stop: Event, report: ReportProgress) -> bool:
+        role = self._present_role()
+        if role.is_primary:
+            return True
+        replica = Replica(
+            replace(self._settings.for_store(), has_copies=False, member=None),
+            role,
+            self._files,
+            shard=self._settings.broker.name,
+            name=self._section.replica,
+            others=self._section.others,
+            keys=self._keys,
+            tls=self._tls,
+            disk=self._disk,
+            clock=self._clock,
+            report=report,
+            show=self._show,
+            stop=stop,
+        )
+        self._port.answer_with(replica.answer, _serve_nobody)
+        log.info("this store is a copy", replica=self._section.replica, port=self._port.address)
+        is_promoted = replica.run()
+        self._role = replica.role
+        self.following = None
+        return is_promoted
+
+    def _present_role(self) -> Role:
+        """Return the role to begin with: a copy that was the primary asks the others whether it still is."""
+        role = self._role
+        if role is None:
+            if inspect_store(self._disk, self._settings.store.directory).kind is StoreKind.NEW:
+                return Role()
+            log.info("the store gets copies from now on: this one is the primary", replica=self._section.replica)
+            role = Role().promoted(1, PhysicalOffset(0))
+        if role.is_primary:
+            later = later_primary(
+                self._section.others, role, shard=self._settings.broker.name, keys=self._keys, tls=self._tls
+            )
+            if later is not None:
+                log.warning("another copy was promoted meanwhile", replica=later.replica, term=later.term)
+                role = replace(role, is_primary=False)
+            self._files.save(role)
+        self._role = role
+        return role
+
+    def _show(self, following: Following) -> None:
+        self.following = following
+        self._health.following(following.text)
+        now_s, state = self._clock.monotonic_s(), f"{following.is_connected} {following.problem}"
+        if state != self._shown or now_s - self._shown_s >= SHOWN_EVERY_S:
+            self._shown, self._shown_s = state, now_s
+            log.info("copying", state=following.text)
+
+    # -- leading
+
+    @contextlib.asynccontextmanager
+    async def leading(self, store: OpenStore, fail: Callable[[BrokerFailed], None]) -> AsyncIterator[None]:
+        """Serve the other copies while the context is entered. `fail` is called when another copy was promoted."""
+        role = self._role
+        assert role is not None
+        if store.queues.phase is not QueuePhase.ROCKSDB:
+            raise StoreUnusable(
+                self._settings.store.directory,
+                "a store has copies only if its queues are in RocksDB alone: finish the migration of the queues first",
+            )
+        role = replace(role, origin=store.identity.origin or "", segment_size=store.segments.segment_size)
+        self._files.save(role)
+        loop = asyncio.get_running_loop()
+
+        def deposed(why: str) -> None:
+            loop.call_soon_threadsafe(fail, BrokerFailed(why))
+
+        self.primary = Primary(
+            store,
+            role,
+            shard=self._settings.broker.name,
+            name=self._section.replica,
+            others=self._section.others,
+            keys=self._keys,
+            tls=self._tls,
+            clock=self._clock,
+            deposed=deposed,
+        )
+        self.primary.start(self._port)
+        log.info("serving copies", replica=self._section.replica, term=role.term, port=self._port.address)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(self.primary.stop)
+
+    # -- figures
+
+    def metrics(self) -> Iterator[Metric]:
+        """Yield how far each copy is: on the primary all of them, on another copy itself."""
+        bytes_behind = GaugeMetricFamily(
+            "quarry_replica_lag_bytes", "Bytes of the log that a copy does not have in its queues", labels=["replica"]
+        )
+        behind = GaugeMetricFamily("quarry_replica_lag_seconds", "Age of the oldest of these bytes", labels=["replica"])
+        connected = GaugeMetricFamily("quarry_replica_connected", "1 if a copy follows", labels=["replica"])
+        for each in self._statuses():
+            bytes_behind.add_metric([each.name], each.lag_bytes)
+            behind.add_metric([each.name], each.lag_s)
+            connected.add_metric([each.name], each.is_connected)
+        yield from (bytes_behind, behind, connected)
+        term = 0 if self._role is None else self._role.term
+        yield GaugeMetricFamily("quarry_replication_term", "Number of the promotion that made the primary", value=term)
+        yield GaugeMetricFamily(
+            "quarry_replica_primary", "1 if this copy is the primary", value=self.primary is not None
+        )
+
+    def _statuses(self) -> list[ReplicaStatus]:
+        primary, following = self.primary, self.following
+        if primary is not None:
+            return primary.statuses()
+        if following is None:
+            return []
+        return [
+            ReplicaStatus(
+                name=self._section.replica,
+                is_connected=following.is_connected,
+                is_seeding=following.is_seeding,
+                position=following.position,
+                lag_bytes=following.lag_bytes,
+                lag_s=following.lag_s,
+            )
+        ]
+
+
+def _tls(network: NetworkSection, section: ReplicationSection) -> ReplicaTls | None:
+    if not network.replication_tls:
+        return None
+    assert network.tls_certificate is not None
+    assert network.tls_key is not None
+    return ReplicaTls(network.tls_certificate, network.tls_key, section.tls_ca)
+
+
+def _serve_nobody(_connection: object, _hello: object) -> None:
+    """Serve nobody: a copy that is not the primary only says so."""

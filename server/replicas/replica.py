@@ -1,0 +1,347 @@
+"""The replica's side: a copy of the store that follows the primary until an operator promotes it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+import structlog
+
+from quarry_mq.protocol.clock import Clock, ReportProgress
+from quarry_mq.server.addresses import Address
+from quarry_mq.server.replicas.connection import Connection, ReplicaTls, connect
+from quarry_mq.server.replicas.handshake import BEGIN_ANEW, Hello, Keys, Welcome, nonce
+from quarry_mq.server.replicas.intake import Intake
+from quarry_mq.server.replicas.primary import LogEnds
+from quarry_mq.server.replicas.role import Role, RoleFiles
+from quarry_mq.server.replicas.wire import FrameType, WireError, pack_ack
+from quarry_mq.store.errors import BrokerError, StoreUnusable
+from quarry_mq.store.follower import CopiedStore, QueuesOutdated, open_copy
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.kind import StoreKind
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.message import PhysicalOffset
+from quarry_mq.store.opening.open_store import Copied
+from quarry_mq.store.settings import StoreSettings
+from quarry_mq.store.state.state_log import NO_CURSOR
+
+log = structlog.get_logger(__name__)
+
+COMMIT_SIZE: Final = 4 << 20
+"""Bytes that are received before they are made durable, if the primary does not stop sending."""
+COMMIT_INTERVAL_S: Final = 0.05
+FLUSH_INTERVAL_S: Final = 30.0
+RETRY_INTERVAL_S: Final = 1.0
+SILENCE_S: Final = 10.0
+"""Seconds without a frame after which the primary is taken for gone. It sends a beat every half second."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Following:
+    """How a replica follows. The lag counts to the end of the primary's log as it was last heard of."""
+
+    primary: str = ""
+    is_connected: bool = False
+    is_seeding: bool = True
+    position: int = 0
+    primary_end: int = 0
+    lag_s: float = 0.0
+    heard_s: float | None = None
+    """Seconds since the primary was last heard of; None if it never was since the start."""
+    problem: str = ""
+
+    @property
+    def lag_bytes(self) -> int:
+        """Return the bytes of the primary's log that the queues here do not have."""
+        return max(0, self.primary_end - self.position)
+
+    @property
+    def text(self) -> str:
+        """Return one line for operators."""
+        if not self.is_connected:
+            away = (
+                ""
+                if self.heard_s is None
+                else f", last heard of {self.heard_s:.0f} s ago, {self.lag_bytes:,} bytes behind"
+            )
+            return f"no primary: {self.problem or 'connecting'}{away}"
+        seeding = "seeding, " if self.is_seeding else ""
+        return f"follows {self.primary}: {seeding}{self.lag_s:.1f} s and {self.lag_bytes:,} bytes behind"
+
+
+class Replica:
+    """Follows the primary of its store. Everything happens on the thread that calls `run`."""
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        role: Role,
+        files: RoleFiles,
+        *,
+        shard: str,
+        name: str,
+        others: Mapping[str, Address],
+        keys: Keys,
+        tls: ReplicaTls | None,
+        disk: Disk,
+        clock: Clock,
+        report: ReportProgress,
+        show: Callable[[Following], None],
+        stop: Event,
+    ) -> None:
+        """Follow whichever of `others` is the primary. `show` is called about twice a second."""
+        self._settings = settings
+        self.role = role
+        self._files = files
+        self._shard = shard
+        self._name = name
+        self._others = others
+        self._keys = keys
+        self._tls = tls
+        self._disk = disk
+        self._clock = clock
+        self._report = report
+        self._show = show
+        self._stop = stop
+        self._ends = LogEnds(clock)
+        self._heard_at_s: float | None = None
+        self.following = Following()
+        self._store: CopiedStore | None = None
+
+    def answer(self, hello: Hello) -> Welcome:
+        """Say to another copy that this one is not the primary."""
+        role, store = self.role, self._store
+        return Welcome(
+            replica=self._name,
+            nonce=nonce(),
+            is_primary=False,
+            lineage=role.lineage,
+            term=role.term,
+            epochs=role.epochs,
+            origin=role.origin,
+            segment_size=role.segment_size,
+            log_begin=0,
+            log_end=0 if store is None else store.flushed_up_to,
+            cut_to=BEGIN_ANEW,
+            refusal="" if hello.shard == self._shard else f"this is a copy of {self._shard}",
+        )
+
+    def run(self) -> bool:
+        """Follow until this replica is promoted, or until `stop` is set; return whether it was promoted.
+
+        Raises StoreUnusable, StoreDamaged, StorePoisoned, kv.KvError and OSError of the own disk.
+        """
+        try:
+            while not self._stop.is_set():
+                if self._files.is_asked("seed"):
+                    self._empty("an operator asked for it")
+                    self._files.done("seed")
+                if self._files.is_asked("promote"):
+                    self._promote()
+                    return True
+                if self._store is None and self.role.epochs:
+                    self._open()
+                if not any(self._follow(name, address) for name, address in self._others.items()):
+                    self._tell(is_connected=False)
+                    self._stop.wait(RETRY_INTERVAL_S)
+            return False
+        finally:
+            if self._store is not None:
+                self._store.close()
+                self._store = None
+
+    # -- the store
+
+    def _open(self, *, parts_at: PhysicalOffset | None = None, rebuild_queues: bool = False) -> CopiedStore:
+        role = self.role
+        settings = replace(self._settings, segment_size=role.segment_size or self._settings.segment_size)
+        self._store = open_copy(
+            settings,
+            disk=self._disk,
+            clock=self._clock,
+            report=self._report,
+            copied=Copied(StoreKind(role.origin), parts_at),
+            begin=PhysicalOffset(0),
+            rebuild_queues=rebuild_queues,
+        )
+        return self._store
+
+    def _begin(self, welcome: Welcome) -> CopiedStore:
+        """Return the store as the primary can continue it. Raises what `run` raises."""
+        store = self._store
+        if store is not None and welcome.cut_to == BEGIN_ANEW:
+            self._empty(
+                f"its log ends at {store.received_up_to}, and that of the primary begins at {welcome.log_begin}"
+            )
+            store = None
+        role = replace(
+            self.role,
+            lineage=welcome.lineage,
+            term=welcome.term,
+            is_primary=False,
+            epochs=welcome.epochs,
+            origin=welcome.origin,
+            segment_size=welcome.segment_size,
+        )
+        if role != self.role:
+            self.role = role
+            self._files.save(role)
+        if store is None:
+            settings = replace(self._settings, segment_size=welcome.segment_size)
+            self._store = store = open_copy(
+                settings,
+                disk=self._disk,
+                clock=self._clock,
+                report=self._report,
+                copied=Copied(StoreKind(welcome.origin)),
+                begin=PhysicalOffset(welcome.log_begin),
+            )
+        elif welcome.cut_to < store.received_up_to:
+            log.warning(
+                "the log parts from that of the primary, its end is cut off and kept",
+                cut_at=welcome.cut_to,
+                log_end=store.received_up_to,
+            )
+            store.close()
+            store = self._open(parts_at=PhysicalOffset(welcome.cut_to))
+        return store
+
+    def _empty(self, why: str) -> None:
+        """Remove the store, so that it is copied again."""
+        log.warning("the copy is emptied and seeded again", reason=why)
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+        paths = StorePaths(self._settings.root)
+        for path in (
+            paths.quarry,  # first: without it nothing that is left is taken for a store of Quarry
+            paths.commit_log,
+            paths.consume_queue,
+            paths.consume_queue_rocksdb,
+            paths.pending_messages,
+            paths.index,
+            paths.key_index,
+            paths.config,
+        ):
+            if self._disk.exists(path):
+                _remove(path)
+        for path in (paths.checkpoint, paths.abort):
+            if self._disk.exists(path):
+                self._disk.remove(path)
+        self.role = replace(self.role, epochs=(), is_primary=False)
+        self._files.save(self.role)
+
+    def _promote(self) -> None:
+        end = PhysicalOffset(0)
+        if self._store is None and self.role.epochs:
+            self._open()
+        if self._store is not None:
+            end = self._store.close_for_promotion()
+            self._store = None
+        self.role = self.role.promoted(self.role.term + 1, end)
+        self._files.save(self.role)
+        self._files.done("promote")
+        log.warning(
+            "this copy is the primary now",
+            term=self.role.term,
+            log_end=end,
+            behind_bytes=self.following.lag_bytes,
+            heard_s=self.following.heard_s,
+        )
+
+    # -- the connection
+
+    def _follow(self, name: str, address: Address) -> bool:
+        """Follow a peer if it is the primary; return whether it was."""
+        try:
+            with closing(connect(address, self._tls)) as connection:
+                welcome = connection.greet(self._hello(), self._keys)
+                if welcome.refusal:
+                    raise StoreUnusable(self._settings.root, f"replica {name} refuses it: {welcome.refusal}")
+                if not welcome.is_primary or welcome.term < self.role.term:
+                    return False
+                self._follow_primary(connection, name, self._begin(welcome))
+        except (OSError, WireError) as error:
+            if isinstance(error, BrokerError):
+                raise
+            self._tell(is_connected=False, problem=f"{name}: {error}")
+        except QueuesOutdated:
+            log.warning("the queues are rebuilt: the primary has taken back a deletion, or this copy missed one")
+            if self._store is not None:
+                self._store.close()
+                self._open(rebuild_queues=True)
+        return True
+
+    def _hello(self) -> Hello:
+        role, store = self.role, self._store
+        run, number, position = NO_CURSOR if store is None else store.cursor
+        return Hello(
+            shard=self._shard,
+            replica=self._name,
+            nonce=nonce(),
+            follows=True,
+            lineage=role.lineage,
+            term=role.term,
+            epochs=role.epochs if store is not None else (),
+            segment_size=0 if store is None else store.segment_size,
+            log_end=0 if store is None else store.received_up_to,
+            run=run.hex(),
+            number=number,
+            position=position,
+        )
+
+    def _follow_primary(self, connection: Connection, name: str, store: CopiedStore) -> None:
+        intake = Intake(store)
+        term, clock = self.role.term, self._clock
+        committed_s = flushed_s = heard_s = clock.monotonic_s()
+        acked = None
+        while not (self._stop.is_set() or self._files.is_asked("promote") or self._files.is_asked("seed")):
+            is_silent = True
+            for frame in connection.receive(COMMIT_INTERVAL_S):
+                intake.take(frame)
+                is_silent = False
+            now_s = clock.monotonic_s()
+            heard_s = heard_s if is_silent else now_s
+            is_due = is_silent or now_s - committed_s >= COMMIT_INTERVAL_S
+            if is_due or store.received_up_to - store.flushed_up_to >= COMMIT_SIZE:
+                ack, committed_s = intake.commit(), now_s
+                if ack != acked:
+                    connection.send(FrameType.ACK, term, pack_ack(ack))
+                    acked = ack
+                    self._heard(name, intake, store)
+            if now_s - flushed_s >= FLUSH_INTERVAL_S:
+                store.flush()
+                flushed_s = now_s
+            if now_s - heard_s > SILENCE_S:
+                raise WireError(f"nothing was heard for {SILENCE_S:.0f} s")
+        connection.send(FrameType.BYE, term, b"the replica stops")
+
+    def _heard(self, name: str, intake: Intake, store: CopiedStore) -> None:
+        if intake.beat is None:
+            return
+        self._ends.note(intake.beat.log_end)
+        self._heard_at_s = self._clock.monotonic_s()
+        position = store.cursor.position
+        self._tell(
+            is_connected=True,
+            primary=name,
+            position=position,
+            primary_end=intake.beat.log_end,
+            is_seeding=intake.beat.cursor.position < 0,
+            lag_s=self._ends.age_s(position),
+        )
+
+    def _tell(self, **changes: object) -> None:
+        heard_at_s = self._heard_at_s
+        heard_s = None if heard_at_s is None else self._clock.monotonic_s() - heard_at_s
+        self.following = replace(self.following, heard_s=heard_s, **changes)  # type: ignore[arg-type]
+        self._show(self.following)
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path)

@@ -1,0 +1,130 @@
+"""What a replica knows about itself: whether it is the primary, and of which logs its log consists.
+
+    <store>/replication/role.json    replaced as a whole
+    <store>/replication/promote      an operator asks for the promotion of this replica (`quarry replica promote`)
+    <store>/replication/seed         an operator asks for a new copy (`quarry replica seed`)
+
+An epoch is a term and the offset where the log of its primary began. Two logs are equal up to the end of the last epoch
+that both have, or up to the shorter one's end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from secrets import token_hex
+from typing import Final, NamedTuple
+
+from quarry_mq.store.errors import StoreUnusable
+from quarry_mq.store.fs import Disk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.message import PhysicalOffset
+
+NOTHING_SHARED: Final = -1
+
+
+class Epoch(NamedTuple):
+    """An epoch is the part of the log that the primary of one term wrote."""
+
+    term: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """The role of a replica. `lineage` is the same on all copies of a store, and empty on a copy that has nothing."""
+
+    lineage: str = ""
+    term: int = 0
+    is_primary: bool = False
+    epochs: tuple[Epoch, ...] = ()
+    origin: str = ""
+    """What the primary's store was when Quarry first opened it."""
+    segment_size: int = 0
+
+    def promoted(self, term: int, log_end: PhysicalOffset) -> Role:
+        """Return the role of the primary of a new term, whose log goes on at `log_end`."""
+        kept = tuple(epoch for epoch in self.epochs if epoch.start < log_end or epoch.start == 0 == log_end)
+        lineage = self.lineage or token_hex(16)
+        return replace(self, lineage=lineage, term=term, is_primary=True, epochs=(*kept, Epoch(term, log_end)))
+
+
+def shared_end(ours: Sequence[Epoch], our_end: int, theirs: Sequence[Epoch], their_end: int) -> int:
+    """Return up to where two logs are equal; `NOTHING_SHARED` if they have no epoch in common."""
+    found = NOTHING_SHARED
+    for at, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+        if one != other:
+            break
+        ends = [
+            epochs[at + 1].start if at + 1 < len(epochs) else end
+            for epochs, end in _both(ours, our_end, theirs, their_end)
+        ]
+        found = min(ends)
+    return found
+
+
+def _both(
+    ours: Sequence[Epoch], our_end: int, theirs: Sequence[Epoch], their_end: int
+) -> tuple[tuple[Sequence[Epoch], int], tuple[Sequence[Epoch], int]]:
+    return (ours, our_end), (theirs, their_end)
+
+
+class RoleFiles:
+    """The files in `replication/` of one store."""
+
+    def __init__(self, disk: Disk, root: Path) -> None:
+        self._disk = disk
+        self._directory = StorePaths(root).replication
+
+    @property
+    def _path(self) -> Path:
+        return self._directory / "role.json"
+
+    def load(self) -> Role | None:
+        """Return the role; None if the store never had copies. Raises StoreUnusable that names the file."""
+        if not self._disk.exists(self._path):
+            return None
+        try:
+            found = json.loads(self._disk.read(self._path))
+            epochs = tuple(Epoch(int(term), int(start)) for term, start in found["epochs"])
+            return Role(
+                str(found["lineage"]),
+                int(found["term"]),
+                bool(found["isPrimary"]),
+                epochs,
+                str(found["origin"]),
+                int(found["segmentSize"]),
+            )
+        except (ValueError, KeyError, TypeError) as cause:
+            raise StoreUnusable(
+                self._path, f"it is damaged ({cause}): remove it, and the copy is seeded again"
+            ) from cause
+
+    def save(self, role: Role) -> None:
+        """Write the role down durably."""
+        self._disk.make_directories(self._directory)
+        document = {
+            "lineage": role.lineage,
+            "term": role.term,
+            "isPrimary": role.is_primary,
+            "epochs": role.epochs,
+            "origin": role.origin,
+            "segmentSize": role.segment_size,
+        }
+        self._disk.replace_atomically(self._path, json.dumps(document).encode() + b"\n")
+
+    def ask(self, what: str) -> None:
+        """Leave a request for the replica: `promote` or `seed`."""
+        self._disk.make_directories(self._directory)
+        self._disk.replace_atomically(self._directory / what, b"")
+
+    def is_asked(self, what: str) -> bool:
+        """Return whether there is such a request."""
+        return self._disk.exists(self._directory / what)
+
+    def done(self, what: str) -> None:
+        """Remove a request."""
+        if self.is_asked(what):
+            self._disk.remove(self._directory / what)
