@@ -22,7 +22,7 @@ CONNECTIONS_MAX: Final = 32
 ACCEPT_S: Final = 0.2
 
 Answer = Callable[[Hello], Welcome]
-Serve = Callable[[Connection, Hello], None]
+Serve = Callable[[Connection, Hello, Welcome], None]
 
 
 class ReplicationPort:
@@ -110,4 +110,4 @@ class ReplicationPort:
             follows = hello.follows and not welcome.refusal
             connection.welcome(sent, welcome, self._keys, is_proof_due=follows)
             if follows:
-                serve(connection, hello)
+                serve(connection, hello, welcome)

@@ -170,14 +170,14 @@ class Primary:
             return "the other store is not a copy of this one: empty its directory, and it becomes one"
         return ""
 
-    def _serve(self, connection: Connection, hello: Hello) -> None:
+    def _serve(self, connection: Connection, hello: Hello, welcome: Welcome) -> None:
         name = hello.replica
         log.info("a copy follows", replica=name, address=connection.peer, log_end=hello.log_end)
         with self._lock:
             self._ends[name] = LogEnds(self._clock)
             self._statuses[name] = ReplicaStatus(name=name, address=connection.peer, is_connected=True)
         try:
-            self._ship(connection, hello)
+            self._ship(connection, name, _shipment_begin(hello, welcome))
         except (OffsetOutOfRange, KvError) as error:
             log.warning("a copy has to connect again", replica=name, error=str(error))
         finally:
@@ -185,10 +185,10 @@ class Primary:
                 self._statuses[name] = replace(self._statuses[name], is_connected=False)
             log.info("a copy follows no more", replica=name)
 
-    def _ship(self, connection: Connection, hello: Hello) -> None:
-        name, term, clock = hello.replica, self.role.term, self._clock
-        at = PhysicalOffset(max(hello.log_end, self._store.segments.minimum))
-        shipment = Shipment(self._store.segments, self._store.messages, self._state, at=at, cursor=hello_cursor(hello))
+    def _ship(self, connection: Connection, name: str, begin: tuple[PhysicalOffset, StateCursor]) -> None:
+        term, clock = self.role.term, self._clock
+        at, cursor = begin
+        shipment = Shipment(self._store.segments, self._store.messages, self._state, at=at, cursor=cursor)
         beat_s = pinned_s = 0.0
         heard_s = clock.monotonic_s()
         while not self._stopping.is_set():
@@ -235,9 +235,14 @@ class Primary:
                     return
 
 
-def hello_cursor(hello: Hello) -> StateCursor:
-    """Return up to which batch the copy has the changes."""
-    return StateCursor(bytes.fromhex(hello.run), hello.number, PhysicalOffset(hello.position))
+def _shipment_begin(hello: Hello, welcome: Welcome) -> tuple[PhysicalOffset, StateCursor]:
+    """Return where the copy's log ends once it has done what it was told, and up to which batch it has the changes."""
+    if welcome.cut_to == BEGIN_ANEW:
+        return PhysicalOffset(welcome.log_begin), NO_CURSOR
+    if welcome.cut_to < hello.log_end:
+        return PhysicalOffset(welcome.cut_to), NO_CURSOR
+    cursor = StateCursor(bytes.fromhex(hello.run), hello.number, PhysicalOffset(hello.position))
+    return PhysicalOffset(hello.log_end), cursor
 
 
 def later_primary(

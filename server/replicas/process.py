@@ -222,5 +222,5 @@ def _tls(network: NetworkSection, section: ReplicationSection) -> ReplicaTls | N
     return ReplicaTls(network.tls_certificate, network.tls_key, section.tls_ca)
 
 
-def _serve_nobody(_connection: object, _hello: object) -> None:
+def _serve_nobody(*_: object) -> None:
     """Serve nobody: a copy that is not the primary only says so."""

@@ -27,6 +27,7 @@ from quarry_mq.store.state.deletions import Deletion, Deletions
 from quarry_mq.store.state.identity import META
 from quarry_mq.store.state.state_log import (
     ALL_KEYS,
+    AS_PRIMARY,
     FAMILIES_BY_NUMBER,
     StateCursor,
     decode_changes,
@@ -62,7 +63,9 @@ class CopiedStore:
         self._meta = self._engine.family(META)
         self._deletions = Deletions(self._engine)
         self._waiting: list[_Waiting] = []
-        self._cursor = read_cursor(self._engine)
+        cursor = read_cursor(self._engine)
+        # the queues of a store that was a primary have all records of its log
+        self._cursor = cursor._replace(position=followed.dispatched_up_to) if cursor.position < 0 else cursor
         self._snapshot: dict[str, dict[bytes, bytes]] | None = None
 
     @property
@@ -161,6 +164,7 @@ class CopiedStore:
                 batch.delete(family, key)
             else:
                 batch.delete_range(family, ALL_KEYS._replace(start=key, end=value))
+        cursor = cursor._replace(position=max(cursor.position, self._cursor.position))
         if changes:
             put_cursor(self._engine, batch, cursor)
             self._engine.write(batch)
@@ -224,7 +228,7 @@ class CopiedStore:
         self.commit()
         self._followed.commit()
         end = self._followed.dispatched_up_to
-        self._cursor = self._cursor._replace(position=end)
+        self._cursor = self._cursor._replace(position=AS_PRIMARY)
         self.flush()
         self._followed.close()
         return end

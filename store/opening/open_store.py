@@ -418,6 +418,7 @@ class _Opening:
             return
         cursor = read_cursor(parts.state_engine)
         if cursor.run != NO_CURSOR.run and segments.minimum <= cursor.position < segments.end_of_files:
+            # of a store that was a primary nothing is cut: its position is -1
             for path in cut(segments, cursor.position).kept:
                 self._disk.remove(path)
 

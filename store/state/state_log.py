@@ -19,7 +19,7 @@ All integers are big-endian. Rows that a store keeps about itself alone are left
 
 The row `replicated` of the family `meta` says how far a store is, on the primary and on its copies:
 
-    16 bytes run, i64 number, i64 position
+    16 bytes run, i64 number, i64 position; on a primary the position is -1, since its queues follow its own log
 
 A run is the time from one start of a primary to the next. The number goes on from run to run. The run tells apart two
 batches with one number, when a power cut took the first of them.
@@ -88,6 +88,8 @@ class StateCursor(NamedTuple):
     position: PhysicalOffset
 
 
+AS_PRIMARY: Final = PhysicalOffset(-1)
+"""The position in the row of a primary."""
 NO_CURSOR: Final = StateCursor(bytes(16), 0, PhysicalOffset(0))
 """The cursor of a store that was neither a primary nor a copy."""
 
@@ -168,13 +170,13 @@ class StateLog:
         self._engine = engine
         self._before = before = read_cursor(engine)
         self._run = token_bytes(16)
-        self._number, self._position = before.number, before.position
+        self._number, self._position = before.number, PhysicalOffset(max(0, before.position))
         self._kept: deque[StateBatch] = deque()
         self._kept_size = 0
         self._kept_size_max = kept_size_max
         self._staged: StateBatch | None = None
         self._lock = Lock()
-        self._end: Callable[[], PhysicalOffset] = lambda: before.position
+        self._end: Callable[[], PhysicalOffset] = lambda: PhysicalOffset(0)
 
     def rest_on(self, dispatched_up_to: Callable[[], PhysicalOffset]) -> None:
         """From now on batches rest on what this function returns."""
@@ -189,7 +191,7 @@ class StateLog:
             position = PhysicalOffset(max(self._end(), self._position))
             self._staged = StateBatch(self._number + 1, position, data) if sent else None
         if sent:
-            put_cursor(self._engine, batch, StateCursor(self._run, self._number + 1, position))
+            put_cursor(self._engine, batch, StateCursor(self._run, self._number + 1, AS_PRIMARY))
 
     def written(self) -> None:
         with self._lock:
