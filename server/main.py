@@ -176,7 +176,7 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
             await running.enter_async_context(
                 supervisor.running("search for garbage", GarbageSearch(process.clock).run())
             )
-            leading = contextlib.nullcontext() if replication is None else replication.leading(store, fail)
+            leading = contextlib.nullcontext() if replication is None else replication.leading(store, supervisor.fail)
             async with leading, broker.serving(supervisor, hastened=stop.hastened) as addresses:
                 health.ready()
                 print(_banner(settings, http, addresses), flush=True)  # noqa: T201

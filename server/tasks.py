@@ -165,11 +165,16 @@ class Supervisor:
             return
         error, name = task.exception(), task.get_name()
         log.error("background task ended", task=name, exc_info=error)
+        how = "returned" if error is None else f"ended with {type(error).__name__}: {error}"
+        failure = BrokerFailed(f"the broker stops: its {name} {how}")
+        failure.__cause__ = error
+        self.fail(failure)
+
+    def fail(self, failure: BrokerFailed) -> None:
+        """Stop the broker, because it must not go on; only the first call counts."""
         if self._failure is None:
-            how = "returned" if error is None else f"ended with {type(error).__name__}: {error}"
-            self._failure = BrokerFailed(f"the broker stops: its {name} {how}")
-            self._failure.__cause__ = error
-            self._failed(self._failure)
+            self._failure = failure
+            self._failed(failure)
 
 
 def run_guarded(callback: Callable[..., None], *arguments: object) -> None:

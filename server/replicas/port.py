@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from contextlib import closing, suppress
-from threading import BoundedSemaphore, Lock, Thread
+from threading import BoundedSemaphore, Lock, Thread, current_thread
 from typing import Final
 
 import structlog
@@ -55,11 +55,9 @@ class ReplicationPort:
         """Let `answer` say who this copy is, and `serve` serve copies that follow it, from now on."""
         self._answer, self._serve = answer, serve
 
-    def close(self) -> None:
-        """End all connections, and wait for their threads."""
-        self._is_closed = True
-        self._accepting.join()
-        self._listener.close()
+    def answer_nobody(self) -> None:
+        """End all connections, and wait for their threads. New ones are closed until `answer_with` is called again."""
+        self._answer = self._serve = None
         with self._lock:
             for each in self._open:
                 with suppress(OSError):
@@ -67,6 +65,13 @@ class ReplicationPort:
             threads = list(self._threads)
         for thread in threads:
             thread.join()
+
+    def close(self) -> None:
+        """Close the port, end all connections, and wait for their threads."""
+        self._is_closed = True
+        self._accepting.join()
+        self._listener.close()
+        self.answer_nobody()
 
     def _accept(self) -> None:
         while not self._is_closed:
@@ -91,11 +96,12 @@ class ReplicationPort:
             with closing(accepted):
                 self._greet(accepted)
         except (OSError, WireError) as error:
-            if not self._is_closed:
+            if self._answer is not None:
                 log.warning("a connection of a copy ended", error=str(error))
         finally:
             with self._lock:
                 self._open.discard(accepted)
+                self._threads.discard(current_thread())
             self._slots.release()
 
     def _greet(self, accepted: socket.socket) -> None:

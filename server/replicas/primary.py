@@ -104,6 +104,7 @@ class Primary:
         self._tls = tls
         self._clock = clock
         self._deposed = deposed
+        self._port: ReplicationPort | None = None
         self._stopping = Event()
         self._lock = Lock()
         self._statuses = {each: ReplicaStatus(name=each) for each in others}
@@ -111,12 +112,13 @@ class Primary:
         self._watching = Thread(target=self._watch, name="replication watch", daemon=True)
 
     def start(self, port: ReplicationPort) -> None:
-        """Serve the copies that connect, and look for later primaries."""
+        """Serve the copies that connect to the port, and look for later primaries."""
+        self._port = port
         port.answer_with(self._answer, self._serve)
         self._watching.start()
 
     def stop(self) -> None:
-        """Let the copies have what is there, for a short time, and end. The port is closed by its owner."""
+        """Let the copies have what is there, for a short time, and end; afterwards nothing uses the store."""
         deadline_s = self._clock.monotonic_s() + DRAIN_S
         while self._clock.monotonic_s() < deadline_s and any(
             each.is_connected and (each.is_seeding or each.lag_bytes) for each in self.statuses()
@@ -124,6 +126,8 @@ class Primary:
             self._stopping.wait(IDLE_WAIT_S)
         self._stopping.set()
         self._watching.join()
+        if self._port is not None:
+            self._port.answer_nobody()
 
     def statuses(self) -> list[ReplicaStatus]:
         """Return how far each copy is, with the ones that are not connected."""

@@ -156,7 +156,7 @@ class Replication:
         loop = asyncio.get_running_loop()
 
         def deposed(why: str) -> None:
-            loop.call_soon_threadsafe(fail, BrokerFailed(why))
+            loop.call_soon_threadsafe(fail, BrokerFailed(f"the broker stops: {why}"))
 
         self.primary = Primary(
             store,
