@@ -52,6 +52,7 @@ BENCHMARKS: Final = (
     "front",
     "front_scale",
     "security_cost",
+    "replication",
     "shard_scaling",
     "cluster_exchange",
     "lite_topics",

@@ -58,6 +58,7 @@ class Replication:
         self._port = ReplicationPort(Address.parse(settings.network.replication), self._keys, self._tls)
         self._shown_s = -SHOWN_EVERY_S
         self._shown = ""
+        self._is_announced = False
         self.following: Following | None = None
         self.primary: Primary | None = None
 
@@ -135,6 +136,9 @@ class Replication:
         self.following = following
         self._health.following(following.text)
         now_s, state = self._clock.monotonic_s(), f"{following.is_connected} {following.problem}"
+        if following.is_connected and not self._is_announced:
+            self._is_announced = True
+            print(f"Quarry copies {following.primary}.", flush=True)  # noqa: T201
         if state != self._shown or now_s - self._shown_s >= SHOWN_EVERY_S:
             self._shown, self._shown_s = state, now_s
             log.info("copying", state=following.text)

@@ -36,6 +36,8 @@ COMMIT_SIZE: Final = 4 << 20
 """Bytes that are received before they are made durable, if the primary does not stop sending."""
 COMMIT_INTERVAL_S: Final = 0.05
 FLUSH_INTERVAL_S: Final = 30.0
+LOOK_INTERVAL_S: Final = 0.2
+"""Seconds until a request of an operator is seen."""
 RETRY_INTERVAL_S: Final = 1.0
 SILENCE_S: Final = 10.0
 """Seconds without a frame after which the primary is taken for gone. It sends a beat every half second."""
@@ -298,9 +300,9 @@ class Replica:
     def _follow_primary(self, connection: Connection, name: str, store: CopiedStore) -> None:
         intake = Intake(store)
         term, clock = self.role.term, self._clock
-        committed_s = flushed_s = heard_s = clock.monotonic_s()
+        committed_s = flushed_s = heard_s = looked_s = clock.monotonic_s()
         acked = None
-        while not (self._stop.is_set() or self._files.is_asked("promote") or self._files.is_asked("seed")):
+        while not self._stop.is_set():
             is_silent = True
             for frame in connection.receive(COMMIT_INTERVAL_S):
                 intake.take(frame)
@@ -314,6 +316,10 @@ class Replica:
                     connection.send(FrameType.ACK, term, pack_ack(ack))
                     acked = ack
                     self._heard(name, intake, store)
+            if now_s - looked_s >= LOOK_INTERVAL_S:
+                looked_s = now_s
+                if self._files.is_asked("promote") or self._files.is_asked("seed"):
+                    break
             if now_s - flushed_s >= FLUSH_INTERVAL_S:
                 store.flush()
                 flushed_s = now_s

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from secrets import token_bytes
 from struct import Struct
 from threading import Lock
@@ -74,6 +74,7 @@ _OWN_ROWS: Final = frozenset(
 )
 _OWN_PREFIXES: Final = (b"migration/", b"verification/")
 
+_NUMBERS: Final = {name: number for number, name in enumerate(FAMILIES_BY_NUMBER)}
 _CURSOR: Final = Struct(">16sqq")
 _COUNT: Final = Struct(">I")
 _HEAD: Final = Struct(">BBH")
@@ -128,14 +129,12 @@ def forget_cursor(engine: KeyValueEngine) -> None:
     engine.write(batch)
 
 
-def encode_changes(changes: Iterable[Change]) -> bytes:
+def encode_changes(changes: Sequence[Change]) -> bytes:
     """Return changes as bytes for the wire."""
-    parts: list[bytes] = [b""]
-    for count, (kind, family, key, value) in enumerate(changes, 1):
-        head = _HEAD.pack(kind, FAMILIES_BY_NUMBER.index(family), len(key))
-        parts += (head, key, _COUNT.pack(len(value)), value)
-        parts[0] = _COUNT.pack(count)
-    return b"".join(parts) or _COUNT.pack(0)
+    parts = [_COUNT.pack(len(changes))]
+    for kind, family, key, value in changes:
+        parts += (_HEAD.pack(kind, _NUMBERS[family], len(key)), key, _COUNT.pack(len(value)), value)
+    return b"".join(parts)
 
 
 def decode_changes(data: bytes | memoryview) -> list[Change]:
@@ -185,7 +184,7 @@ class StateLog:
     # -- Recorder
 
     def stage(self, changes: Sequence[Change], batch: WriteBatch) -> None:
-        sent = [change for change in changes if not is_own_row(change.family, change.key)]
+        sent = [change for change in changes if change[1] != META or not is_own_row(META, change[2])]
         data = encode_changes(sent) if sent else b""
         with self._lock:
             position = PhysicalOffset(max(self._end(), self._position))

@@ -58,6 +58,7 @@ NEED_JAVA = {
     "load_shapes",
     "many_queues",
     "remoting",
+    "replication",
     "rocketmq_store",
     "security_cost",
     "spark_jobs",
@@ -185,6 +186,21 @@ def test_the_official_client_is_run_with_tls_and_as_a_user(run_bench: RunBench) 
     for case in line["cases"]:
         assert case["per_second"] > 0
         assert case["errors"] == case["peer_errors"] == 0
+
+
+@pytest.mark.slow
+def test_copies_are_measured_under_load_and_while_one_is_made(run_bench: RunBench) -> None:
+    [line] = run_bench("replication", "--tiny")
+    if "skipped" in line:
+        pytest.skip(line["skipped"])
+    *loads, seed = line["cases"]
+    assert [case["mode"] for case in loads] == ["send", "pipeline", "receive"] * 2
+    for case in loads:
+        assert case["per_second"] > 0
+        assert case["lag_p99_s"] >= case["lag_p50_s"] >= 0
+        assert case["errors"] == case["peer_errors"] == 0
+    assert seed["unit"] == "bytes"
+    assert seed["per_second"] > 0
 
 
 @pytest.mark.slow
