@@ -348,10 +348,11 @@ class _Opening:
         with _naming_the_store(self.root), ExitStack() as ending:
             ending.callback(self._lock().release)
             ending.push(self._mark_clean)
-            if self._copied is not None and self._copied.parts_at is not None:
-                self.mark_running()  # the end of the log will be lost, as after a power cut
             # inspected again: what was seen before the lock was taken may have changed since
             found = inspect_store(self._disk, self.root)
+            if self._copied is not None and found.kind is StoreKind.QUARRY:
+                self.mark_running()  # the end of the log may be cut off, as by a power cut
+                found = inspect_store(self._disk, self.root)
             if self._orders.rebuild_queues:
                 set_queues_aside(self._disk, self._paths, found, self._engines)
                 found = inspect_store(self._disk, self.root)
@@ -411,15 +412,18 @@ class _Opening:
         identity, segments = parts.identity, parts.segments
         if not identity.metadata_imported:
             identity.set_metadata_imported()
-        if copied.parts_at is not None:
-            identity.flushed_up_to = PhysicalOffset(min(identity.flushed_up_to or 0, copied.parts_at))
-            cut(segments, copied.parts_at)  # what is cut off is kept: nobody else has it
-            forget_cursor(parts.state_engine)
-            return
         cursor = read_cursor(parts.state_engine)
-        if cursor.run != NO_CURSOR.run and segments.minimum <= cursor.position < segments.end_of_files:
-            # of a store that was a primary nothing is cut: its position is -1
-            for path in cut(segments, cursor.position).kept:
+        if copied.parts_at is not None:
+            forget_cursor(parts.state_engine)
+            end = copied.parts_at
+        elif cursor.run != NO_CURSOR.run and cursor.position >= 0:
+            end = cursor.position
+        else:
+            return  # not begun, or a primary until now
+        if segments.minimum <= end < segments.end_of_files:
+            identity.flushed_up_to = PhysicalOffset(min(identity.flushed_up_to or 0, end))
+            kept = cut(segments, end).kept
+            for path in kept if copied.parts_at is None else ():  # nobody else has what comes after a parting
                 self._disk.remove(path)
 
     def begin_writing(self, recovered: RecoveredStore, ending: ExitStack) -> OpenStore:

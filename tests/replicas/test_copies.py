@@ -107,6 +107,9 @@ class Primary:
         store.state_engine.write(batch)
 
     def _delete(self, topic: str) -> None:
+        batch = self.store.state_engine.batch()
+        self.store.offsets.delete_topic(batch, topic)
+        self.store.state_engine.write(batch)
         if self.store.topics.get(topic) is not None:
             self.store.topics.delete(topic)
         self.store.messages.delete_topic(topic)
