@@ -33,7 +33,11 @@ class Forwarder:
         with suppress(OSError):
             while True:
                 inside, _ = self._listener.accept()
-                outside = socket.create_connection((self.target.host, self.target.port))
+                try:
+                    outside = socket.create_connection((self.target.host, self.target.port))
+                except ConnectionRefusedError:
+                    inside.close()
+                    continue
                 self.connections += 1
                 self._ends += (inside, outside)
                 Thread(target=self._pass, args=(inside, outside, lambda data: data), daemon=True).start()

@@ -1,0 +1,5 @@
+"""Fixtures of the tests of copies."""
+
+from tests.e2e.conftest import start_clients
+
+__all__ = ["start_clients"]
