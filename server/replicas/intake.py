@@ -12,7 +12,9 @@ class Intake:
     """The frames of one connection, put into the replica's store. Lives on the thread of the store."""
 
     def __init__(self, store: CopiedStore) -> None:
+        """Begin a connection: what an earlier one left undone is sent again."""
         self._store = store
+        store.drop_waiting()
         self.beat: Beat | None = None
         """The last beat of the primary."""
 

@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 BEAT_INTERVAL_S: Final = 0.5
 PACE_S: Final = 0.01
 """Seconds between two rounds of what is new. Each round costs the broker a turn of Python's lock."""
-SILENCE_S: Final = 30.0
+SILENCE_S: Final = 10.0
 """Seconds without an acknowledgement after which a copy is taken for gone."""
 ASK_INTERVAL_S: Final = 2.0
 PIN_S: Final = 60.0

@@ -99,6 +99,10 @@ class CopiedStore:
         """Write bytes of the primary's log; see `FollowedStore.receive` for what it raises."""
         self._followed.receive(offset, data)
 
+    def drop_waiting(self) -> None:
+        """Drop what was taken and not applied."""
+        self._waiting, self._snapshot = [], None
+
     def take(self, cursor: StateCursor, changes: bytes | memoryview) -> None:
         """Take a batch of changes; it is applied by `commit`. Raises Invalid if it cannot be read."""
         self._waiting.append(_Waiting(cursor, decode_changes(changes)))

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
 from quarry_mq.cli.demo import free_ports
 from quarry_mq.server.replicas.role import RoleFiles
@@ -14,17 +15,28 @@ from quarry_mq.store.security.sealer import new_key
 from tests.e2e.broker import Broker, environment_of, until
 from tests.e2e.conftest import QUICK
 
+LOOPBACK: Final = "127.0.0.1"
+
 
 class Copies:
     """Copies named a, b, … of one store. None is started at first, and a is the primary once it is."""
 
-    def __init__(self, home: Path, names: Sequence[str] = "ab", settings: Mapping[str, object] = MappingProxyType({})):
+    def __init__(
+        self,
+        home: Path,
+        names: Sequence[str] = "ab",
+        settings: Mapping[str, object] = MappingProxyType({}),
+        hosts: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`hosts` are the addresses of copies that are not on loopback."""
         self._home = home
+        self._hosts = hosts
         self.key = home / "replicas.key"
         self.key.write_bytes(new_key() + b"\n")
         self.key.chmod(0o600)
         self.ports = dict(zip(names, free_ports(len(names)), strict=True))
-        self._peers = [f"{name}=127.0.0.1:{port}" for name, port in self.ports.items()]
+        self._addresses = {name: f"{hosts.get(name, LOOPBACK)}:{port}" for name, port in self.ports.items()}
+        self._peers = [f"{name}={address}" for name, address in self._addresses.items()]
         self._settings = {"replication.mode": "async", **QUICK, **settings}
         self.brokers = {name: self.another(name, store=home / name, key=self.key) for name in names}
         self.ask("a", "promote")
@@ -33,7 +45,7 @@ class Copies:
         """A broker with the settings of a copy, on any store."""
         own = {
             "replication.key_file": key or self.key,
-            "network.replication": f"127.0.0.1:{self.ports[name]}",
+            "network.replication": self._addresses[name],
             "replication.replica": name,
             "replication.peers": json.dumps(self._peers),
         }
