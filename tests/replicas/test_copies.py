@@ -17,9 +17,10 @@ from quarry_mq.server.replicas.intake import Intake
 from quarry_mq.server.replicas.shipment import Shipment
 from quarry_mq.server.replicas.wire import BODY_SIZE_MAX, FrameReader, header
 from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY
+from quarry_mq.store.engines import StoreEngines
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.follower import CopiedStore, QueuesOutdated, open_copy
-from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.fs import Disk, PosixDisk
 from quarry_mq.store.layout.kind import StoreKind
 from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import Group, Topic, TopicType
@@ -63,14 +64,30 @@ def state_of_log(store: OpenStore) -> tuple[RecordingEngine, StateLog]:
 class Primary:
     """A primary with a random life."""
 
-    def __init__(self, root: Path, chance: Random, *, expires: bool = True) -> None:
+    def __init__(
+        self,
+        root: Path,
+        chance: Random,
+        *,
+        expires: bool = True,
+        removes: bool = True,
+        disk: Disk | None = None,
+        engines: StoreEngines | None = None,
+    ) -> None:
         self._root = root
         self._chance = chance
         self._expires = expires
-        self.store = self._open()
+        self._removes = removes
+        self._disk = disk or PosixDisk()
+        self._engines = engines
+        self.store = self.open()
 
-    def _open(self) -> OpenStore:
-        return open_store(settings(self._root), disk=PosixDisk(), clock=ManualClock(), report=lambda _: None)
+    def open(self) -> OpenStore:
+        """Open the store, also after a crash."""
+        self.store = open_store(
+            settings(self._root), disk=self._disk, clock=ManualClock(), report=lambda _: None, engines=self._engines
+        )
+        return self.store
 
     def live(self) -> None:
         messages, chance = self.store.messages, self._chance
@@ -83,7 +100,7 @@ class Primary:
             self._read()
         elif step == "delete":
             self._delete(chance.choice(NAMES[:2]))
-        elif step == "remove":
+        elif step == "remove" and self._removes:
             found = messages.light_queues_ended(messages.appended_up_to, b"").ended
             messages.remove_ended(messages.still_ended([each for each in found if chance.random() < 0.5]))
         elif self._expires and chance.random() < 0.3:
@@ -127,7 +144,7 @@ class Primary:
 
     def restart(self) -> None:
         self.store.close()
-        self.store = self._open()
+        self.open()
 
 
 class Link:
