@@ -76,7 +76,7 @@ class _RecordingBatch:
 
 
 class RecordingEngine:
-    """An engine that writes to another engine and records all batches. Tables are not ingested through it."""
+    """An engine that writes to another engine and records all batches. Tables that it ingests are not recorded."""
 
     def __init__(self, engine: KeyValueEngine, recorder: Recorder) -> None:
         self._engine = engine
@@ -127,7 +127,7 @@ class RecordingEngine:
         return self._engine.write_table(family, path, pairs)
 
     def ingest(self, family: Family, tables: Sequence[Path]) -> None:
-        raise NotImplementedError("tables that are ingested are not recorded")
+        self._engine.ingest(family, tables)
 
     def checkpoint(self, directory: Path) -> None:
         self._engine.checkpoint(directory)

@@ -57,18 +57,8 @@ def shared_end(ours: Sequence[Epoch], our_end: int, theirs: Sequence[Epoch], the
     for at, (one, other) in enumerate(zip(ours, theirs, strict=False)):
         if one != other:
             break
-        ends = [
-            epochs[at + 1].start if at + 1 < len(epochs) else end
-            for epochs, end in _both(ours, our_end, theirs, their_end)
-        ]
-        found = min(ends)
+        found = min(our_end, their_end, *(epochs[at + 1].start for epochs in (ours, theirs) if at + 1 < len(epochs)))
     return found
-
-
-def _both(
-    ours: Sequence[Epoch], our_end: int, theirs: Sequence[Epoch], their_end: int
-) -> tuple[tuple[Sequence[Epoch], int], tuple[Sequence[Epoch], int]]:
-    return (ours, our_end), (theirs, their_end)
 
 
 class RoleFiles:

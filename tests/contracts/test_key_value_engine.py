@@ -1,9 +1,11 @@
-"""Every key-value engine keeps its contract (kv/engine.py). Runs on RocksDB and on the engine in memory."""
+"""Every key-value engine keeps its contract (kv/engine.py). Runs on RocksDB, on the engine in memory, and on one that
+records.
+"""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from quarry_mq.kv import (
     WriteBatch,
 )
 from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.kv.recording import Change, RecordingEngine
 
 ALL = KeyRange(b"", None)
 FAMILIES = ("first", "second")
@@ -31,10 +34,18 @@ def open_rocks(directory: Path, *, create: bool = True) -> RocksEngine:
     return RocksEngine.open(directory, dict.fromkeys(FAMILIES, SMALL), create=create, write_ahead_log=False)
 
 
-@pytest.fixture(params=["memory", "rocks"])
+class NoRecorder:
+    """A recorder that keeps nothing."""
+
+    def stage(self, changes: Sequence[Change], batch: WriteBatch) -> None: ...
+
+    def written(self) -> None: ...
+
+
+@pytest.fixture(params=["memory", "rocks", "recording"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyValueEngine]:
-    made: KeyValueEngine = MemoryEngine(FAMILIES) if request.param == "memory" else open_rocks(tmp_path / "db")
-    yield made
+    made: KeyValueEngine = open_rocks(tmp_path / "db") if request.param == "rocks" else MemoryEngine(FAMILIES)
+    yield RecordingEngine(made, NoRecorder()) if request.param == "recording" else made
     made.close()
 
 
@@ -234,7 +245,8 @@ def test_a_checkpoint_is_a_copy_with_what_was_not_flushed(engine: KeyValueEngine
     engine.checkpoint(copy)
     fill(engine, "first", {b"later": b""})
     opened: KeyValueEngine
-    opened = MemoryEngine.from_checkpoint(copy) if isinstance(engine, MemoryEngine) else open_rocks(copy, create=False)
+    is_rocks = isinstance(engine, RocksEngine)
+    opened = open_rocks(copy, create=False) if is_rocks else MemoryEngine.from_checkpoint(copy)
     assert opened.family("first").scan(ALL) == sorted(numbered(10).items())
     assert opened.family("second").scan(ALL) == [(b"a", b"1")]
     opened.close()

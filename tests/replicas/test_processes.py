@@ -14,7 +14,7 @@ from tests.e2e.broker import PROJECT, Broker, quarry, until
 from tests.e2e.clients import ClientProcess
 from tests.replicas.copies import Copies
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
