@@ -38,6 +38,7 @@ from quarry_mq.server.process.process_metrics import (
 )
 from quarry_mq.server.process.self_signed import CERTIFICATE_NAME
 from quarry_mq.server.process.stop import Stop, StopTimes
+from quarry_mq.server.replicas.metrics import replication_metrics
 from quarry_mq.server.replicas.process import Replication
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks import LoopThreads, Supervisor
@@ -151,7 +152,7 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
         replication = Replication.of(settings, disk=PosixDisk(), clock=process.clock, health=health)
         if replication is not None:
             running.callback(replication.close)
-            watch(process.registry, replication.metrics)
+            watch(process.registry, partial(replication_metrics, replication))
             stop.step("following the primary")
             if not await replication.followed(stop, process.recovery.report):
                 log.info("stopped", seconds=round(stop.seconds, 3))

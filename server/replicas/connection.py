@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -37,6 +38,19 @@ class ReplicaTls(NamedTuple):
         context = ssl.create_default_context(cafile=None if self.authority is None else str(self.authority))
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         return context
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The copies of one store, as one of them knows them: its own name, and how it reaches the others."""
+
+    shard: str
+    """The name of the broker, which all copies share."""
+    name: str
+    """The name of this copy."""
+    others: Mapping[str, Address]
+    keys: Keys
+    tls: ReplicaTls | None
 
 
 class Connection:

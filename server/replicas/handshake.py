@@ -20,7 +20,7 @@ from quarry_mq.server.replicas.wire import WireError
 
 VERSION: Final = 1
 MAC_SIZE: Final = 32
-BEGIN_ANEW: Final = -1
+START_OVER: Final = -1
 _NONCE_SIZE: Final = 64
 """Characters of a nonce: 32 bytes as hex."""
 
@@ -30,7 +30,7 @@ _PROOF: Final = b"quarry replication proof"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hello:
-    """What a replica has. One that only asks who is the primary sends the same."""
+    """A hello says what a replica has. A copy that only asks for the primary sends the same."""
 
     version: int = VERSION
     shard: str
@@ -50,7 +50,7 @@ class Hello:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Welcome:
-    """Who the peer is, and how the replica goes on."""
+    """A welcome says what the peer is, and how the replica goes on."""
 
     version: int = VERSION
     replica: str
@@ -64,9 +64,9 @@ class Welcome:
     log_begin: int
     log_end: int
     cut_to: int
-    """Where the replica's log has to end, so that it continues the primary's; `BEGIN_ANEW` if it has to be emptied."""
+    """The offset where the replica's log has to end, so that the primary can continue it; or `START_OVER`."""
     refusal: str = ""
-    """Why the peer does not accept this replica; empty if it does."""
+    """The reason why the peer does not accept this replica; empty if it does."""
 
 
 def nonce() -> str:

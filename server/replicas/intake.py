@@ -1,4 +1,4 @@
-"""What a replica does with the frames of its primary."""
+"""A replica puts the frames of its primary into its store."""
 
 from __future__ import annotations
 

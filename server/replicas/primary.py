@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from threading import Event, Lock, Thread
@@ -14,12 +14,11 @@ import structlog
 from quarry_mq.kv import KvError
 from quarry_mq.kv.recording import RecordingEngine
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.server.addresses import Address
-from quarry_mq.server.replicas.connection import Connection, ReplicaTls, connect
-from quarry_mq.server.replicas.handshake import BEGIN_ANEW, Hello, Keys, Welcome, nonce
+from quarry_mq.server.replicas.connection import Connection, Peers, connect
+from quarry_mq.server.replicas.handshake import START_OVER, Hello, Welcome, nonce
 from quarry_mq.server.replicas.port import ReplicationPort
 from quarry_mq.server.replicas.role import NOTHING_SHARED, Role, shared_end
-from quarry_mq.server.replicas.shipment import LOG_ROUND_SIZE, Shipment
+from quarry_mq.server.replicas.shipment import LOG_SIZE_MAX, Shipment
 from quarry_mq.server.replicas.wire import Ack, FrameType, WireError, read_ack
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.message import PhysicalOffset
@@ -30,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 BEAT_INTERVAL_S: Final = 0.5
 PACE_S: Final = 0.01
-"""Seconds between two rounds of what is new. Each round costs the broker a turn of Python's lock."""
+"""Seconds between two calls of `Shipment.parts`. Each call costs the broker a turn of Python's lock."""
 SILENCE_S: Final = 10.0
 """Seconds without an acknowledgement after which a copy is taken for gone."""
 ASK_INTERVAL_S: Final = 2.0
@@ -42,7 +41,7 @@ ENDS_KEPT: Final = 1_024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaStatus:
-    """How far a copy is. The lag counts from what is durable on the primary to what the copy's queues have."""
+    """A status says how far a copy is. The lag counts from what is durable on the primary to what the copy's queues have."""
 
     name: str
     address: str = ""
@@ -55,7 +54,7 @@ class ReplicaStatus:
 
 
 class LogEnds:
-    """When the log had which end, to tell how old a position is."""
+    """The ends of the log over time tell how old a position is."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -82,12 +81,8 @@ class Primary:
         self,
         store: OpenStore,
         role: Role,
+        peers: Peers,
         *,
-        shard: str,
-        name: str,
-        others: Mapping[str, Address],
-        keys: Keys,
-        tls: ReplicaTls | None,
         clock: Clock,
         deposed: Callable[[str], None],
     ) -> None:
@@ -97,17 +92,13 @@ class Primary:
         self._store = store
         self._state = (store.state_engine, store.state_log)
         self.role = role
-        self._shard = shard
-        self._name = name
-        self._others = others
-        self._keys = keys
-        self._tls = tls
+        self._peers = peers
         self._clock = clock
         self._deposed = deposed
         self._port: ReplicationPort | None = None
         self._stopping = Event()
         self._lock = Lock()
-        self._statuses = {each: ReplicaStatus(name=each) for each in others}
+        self._statuses = {each: ReplicaStatus(name=each) for each in peers.others}
         self._ends: dict[str, LogEnds] = {}
         self._watching = Thread(target=self._watch, name="replication watch", daemon=True)
 
@@ -151,7 +142,7 @@ class Primary:
         shared = shared_end(role.epochs, end, hello.epochs, hello.log_end)
         is_continued = shared != NOTHING_SHARED and segments.minimum <= shared
         return Welcome(
-            replica=self._name,
+            replica=self._peers.name,
             nonce=nonce(),
             is_primary=True,
             lineage=role.lineage,
@@ -161,15 +152,15 @@ class Primary:
             segment_size=segments.segment_size,
             log_begin=segments.minimum,
             log_end=end,
-            cut_to=shared if is_continued else BEGIN_ANEW,
+            cut_to=shared if is_continued else START_OVER,
             refusal=self._refusal(hello),
         )
 
     def _refusal(self, hello: Hello) -> str:
-        if hello.shard != self._shard:
-            return f"this is a copy of {self._shard}, not of {hello.shard}"
-        if hello.replica == self._name:
-            return f"two copies have the name {self._name}: set replication.replica"
+        if hello.shard != self._peers.shard:
+            return f"this is a copy of {self._peers.shard}, not of {hello.shard}"
+        if hello.replica == self._peers.name:
+            return f"two copies have the name {self._peers.name}: set replication.replica"
         if hello.lineage not in {"", self.role.lineage}:
             return "the other store is not a copy of this one: empty its directory, and it becomes one"
         return ""
@@ -204,9 +195,9 @@ class Primary:
             is_due = now_s - beat_s >= BEAT_INTERVAL_S
             beat_s = now_s if is_due else beat_s
             begun_at = shipment.at
-            for kind, parts in shipment.round(is_beat_due=is_due):
+            for kind, parts in shipment.parts(is_beat_due=is_due):
                 connection.send(kind, term, *parts)
-            for frame in connection.receive(PACE_S if shipment.at - begun_at < LOG_ROUND_SIZE else 0):
+            for frame in connection.receive(PACE_S if shipment.at - begun_at < LOG_SIZE_MAX else 0):
                 if frame.type == FrameType.BYE:
                     raise WireError(f"the copy {name} ends: {bytes(frame.body).decode(errors='replace')}")
                 if frame.type == FrameType.ACK:
@@ -228,11 +219,9 @@ class Primary:
         """Ask the copies that do not follow who they are: one of them may have been promoted."""
         while not self._stopping.wait(ASK_INTERVAL_S):
             for each in self.statuses():
-                if each.is_connected or each.name not in self._others:
+                if each.is_connected or each.name not in self._peers.others:
                     continue
-                found = later_primary(
-                    {each.name: self._others[each.name]}, self.role, shard=self._shard, keys=self._keys, tls=self._tls
-                )
+                found = later_primary(self._peers, self.role, [each.name])
                 if found is not None:
                     self._deposed(f"{found.replica} was promoted: it is the primary of term {found.term}")
                     return
@@ -240,7 +229,7 @@ class Primary:
 
 def _shipment_begin(hello: Hello, welcome: Welcome) -> tuple[PhysicalOffset, StateCursor]:
     """Return where the copy's log ends once it has done what it was told, and up to which batch it has the changes."""
-    if welcome.cut_to == BEGIN_ANEW:
+    if welcome.cut_to == START_OVER:
         return PhysicalOffset(welcome.log_begin), NO_CURSOR
     if welcome.cut_to < hello.log_end:
         return PhysicalOffset(welcome.cut_to), NO_CURSOR
@@ -248,13 +237,11 @@ def _shipment_begin(hello: Hello, welcome: Welcome) -> tuple[PhysicalOffset, Sta
     return PhysicalOffset(hello.log_end), cursor
 
 
-def later_primary(
-    others: Mapping[str, Address], role: Role, *, shard: str, keys: Keys, tls: ReplicaTls | None
-) -> Welcome | None:
+def later_primary(peers: Peers, role: Role, names: Iterable[str]) -> Welcome | None:
     """Ask other copies who they are, and return the answer of one that is the primary of a later term."""
-    for address in others.values():
+    for name in names:
         hello = Hello(
-            shard=shard,
+            shard=peers.shard,
             replica="",
             nonce=nonce(),
             follows=False,
@@ -268,8 +255,8 @@ def later_primary(
             position=0,
         )
         try:
-            with closing(connect(address, tls)) as connection:
-                welcome = connection.greet(hello, keys)
+            with closing(connect(peers.others[name], peers.tls)) as connection:
+                welcome = connection.greet(hello, peers.keys)
         except (OSError, WireError):  # it is away, or still starts
             continue
         if welcome.is_primary and welcome.lineage == role.lineage and welcome.term > role.term:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from threading import Event
 from typing import Final, Self
 
 import structlog
-from prometheus_client import Metric
-from prometheus_client.core import GaugeMetricFamily
 
 from quarry_mq.protocol.clock import Clock, ReportProgress
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.errors import BrokerFailed
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.process.stop import Stop
-from quarry_mq.server.replicas.connection import ReplicaTls
+from quarry_mq.server.replicas.connection import Peers, ReplicaTls
 from quarry_mq.server.replicas.handshake import Keys
 from quarry_mq.server.replicas.port import ReplicationPort
 from quarry_mq.server.replicas.primary import Primary, ReplicaStatus, later_primary
@@ -51,11 +49,11 @@ class Replication:
         self._disk = disk
         self._clock = clock
         self._health = health
-        self._keys = Keys(read_keys(section.key_file))
-        self._tls = _tls(settings.network, section)
+        keys, tls = Keys(read_keys(section.key_file)), _tls(settings.network, section)
+        self._peers = Peers(settings.broker.name, section.replica, section.others, keys, tls)
         self._files = RoleFiles(disk, settings.store.directory)
         self._role = self._files.load()
-        self._port = ReplicationPort(Address.parse(settings.network.replication), self._keys, self._tls)
+        self._port = ReplicationPort(Address.parse(settings.network.replication), keys, tls)
         self._shown_s = -SHOWN_EVERY_S
         self._shown = ""
         self._is_announced = False
@@ -95,12 +93,7 @@ class Replication:
             replace(self._settings.for_store(), has_copies=False, member=None),
             role,
             self._files,
-            shard=self._settings.broker.name,
-            name=self._section.replica,
-            others=self._section.others,
-            keys=self._keys,
-            tls=self._tls,
-            disk=self._disk,
+            self._peers,
             clock=self._clock,
             report=report,
             show=self._show,
@@ -122,9 +115,7 @@ class Replication:
             log.info("the store gets copies from now on: this one is the primary", replica=self._section.replica)
             role = Role().promoted(1, PhysicalOffset(0))
         if role.is_primary:
-            later = later_primary(
-                self._section.others, role, shard=self._settings.broker.name, keys=self._keys, tls=self._tls
-            )
+            later = later_primary(self._peers, role, self._peers.others)
             if later is not None:
                 log.warning("another copy was promoted meanwhile", replica=later.replica, term=later.term)
                 role = replace(role, is_primary=False)
@@ -165,11 +156,7 @@ class Replication:
         self.primary = Primary(
             store,
             role,
-            shard=self._settings.broker.name,
-            name=self._section.replica,
-            others=self._section.others,
-            keys=self._keys,
-            tls=self._tls,
+            self._peers,
             clock=self._clock,
             deposed=deposed,
         )
@@ -182,25 +169,13 @@ class Replication:
 
     # -- figures
 
-    def metrics(self) -> Iterator[Metric]:
-        """Yield how far each copy is: on the primary all of them, on another copy itself."""
-        bytes_behind = GaugeMetricFamily(
-            "quarry_replica_lag_bytes", "Bytes of the log that a copy does not have in its queues", labels=["replica"]
-        )
-        behind = GaugeMetricFamily("quarry_replica_lag_seconds", "Age of the oldest of these bytes", labels=["replica"])
-        connected = GaugeMetricFamily("quarry_replica_connected", "1 if a copy follows", labels=["replica"])
-        for each in self._statuses():
-            bytes_behind.add_metric([each.name], each.lag_bytes)
-            behind.add_metric([each.name], each.lag_s)
-            connected.add_metric([each.name], each.is_connected)
-        yield from (bytes_behind, behind, connected)
-        term = 0 if self._role is None else self._role.term
-        yield GaugeMetricFamily("quarry_replication_term", "Number of the promotion that made the primary", value=term)
-        yield GaugeMetricFamily(
-            "quarry_replica_primary", "1 if this copy is the primary", value=self.primary is not None
-        )
+    @property
+    def term(self) -> int:
+        """Return the term of the last primary that this copy knows."""
+        return 0 if self._role is None else self._role.term
 
-    def _statuses(self) -> list[ReplicaStatus]:
+    def statuses(self) -> list[ReplicaStatus]:
+        """Return how far each copy is: on the primary all of them, on another copy itself."""
         primary, following = self.primary, self.following
         if primary is not None:
             return primary.statuses()

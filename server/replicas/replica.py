@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,15 +14,14 @@ import structlog
 
 from quarry_mq.protocol.clock import Clock, ReportProgress
 from quarry_mq.server.addresses import Address
-from quarry_mq.server.replicas.connection import Connection, ReplicaTls, connect
-from quarry_mq.server.replicas.handshake import BEGIN_ANEW, Hello, Keys, Welcome, nonce
+from quarry_mq.server.replicas.connection import Connection, Peers, connect
+from quarry_mq.server.replicas.handshake import START_OVER, Hello, Welcome, nonce
 from quarry_mq.server.replicas.intake import Intake
 from quarry_mq.server.replicas.primary import LogEnds
 from quarry_mq.server.replicas.role import Role, RoleFiles
 from quarry_mq.server.replicas.wire import FrameType, WireError, pack_ack
 from quarry_mq.store.errors import BrokerError, StoreUnusable
 from quarry_mq.store.follower import CopiedStore, QueuesOutdated, open_copy
-from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.kind import StoreKind
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.message import PhysicalOffset
@@ -45,7 +44,7 @@ SILENCE_S: Final = 10.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Following:
-    """How a replica follows. The lag counts to the end of the primary's log as it was last heard of."""
+    """A report of how a replica follows. The lag counts to the end of the primary's log as it was last heard of."""
 
     primary: str = ""
     is_connected: bool = False
@@ -84,28 +83,19 @@ class Replica:
         settings: StoreSettings,
         role: Role,
         files: RoleFiles,
+        peers: Peers,
         *,
-        shard: str,
-        name: str,
-        others: Mapping[str, Address],
-        keys: Keys,
-        tls: ReplicaTls | None,
-        disk: Disk,
         clock: Clock,
         report: ReportProgress,
         show: Callable[[Following], None],
         stop: Event,
     ) -> None:
-        """Follow whichever of `others` is the primary. `show` is called about twice a second."""
+        """Follow whichever of the peers is the primary. `show` is called about twice a second."""
         self._settings = settings
         self.role = role
         self._files = files
-        self._shard = shard
-        self._name = name
-        self._others = others
-        self._keys = keys
-        self._tls = tls
-        self._disk = disk
+        self._peers = peers
+        self._disk = files.disk
         self._clock = clock
         self._report = report
         self._show = show
@@ -119,7 +109,7 @@ class Replica:
         """Say to another copy that this one is not the primary."""
         role, store = self.role, self._store
         return Welcome(
-            replica=self._name,
+            replica=self._peers.name,
             nonce=nonce(),
             is_primary=False,
             lineage=role.lineage,
@@ -129,8 +119,8 @@ class Replica:
             segment_size=role.segment_size,
             log_begin=0,
             log_end=0 if store is None else store.flushed_up_to,
-            cut_to=BEGIN_ANEW,
-            refusal="" if hello.shard == self._shard else f"this is a copy of {self._shard}",
+            cut_to=START_OVER,
+            refusal="" if hello.shard == self._peers.shard else f"this is a copy of {self._peers.shard}",
         )
 
     def run(self) -> bool:
@@ -148,7 +138,7 @@ class Replica:
                     return True
                 if self._store is None and self.role.epochs:
                     self._open()
-                if not any(self._follow(name, address) for name, address in self._others.items()):
+                if not any(self._follow(name, address) for name, address in self._peers.others.items()):
                     self._tell(is_connected=False)
                     self._stop.wait(RETRY_INTERVAL_S)
             return False
@@ -176,7 +166,7 @@ class Replica:
     def _begin(self, welcome: Welcome) -> CopiedStore:
         """Return the store as the primary can continue it. Raises what `run` raises."""
         store = self._store
-        if store is not None and welcome.cut_to == BEGIN_ANEW:
+        if store is not None and welcome.cut_to == START_OVER:
             self._empty(
                 f"its log ends at {store.received_up_to}, and that of the primary begins at {welcome.log_begin}"
             )
@@ -252,7 +242,7 @@ class Replica:
             "this copy is the primary now",
             term=self.role.term,
             log_end=end,
-            behind_bytes=self.following.lag_bytes,
+            lag_bytes=self.following.lag_bytes,
             heard_s=self.following.heard_s,
         )
 
@@ -261,8 +251,8 @@ class Replica:
     def _follow(self, name: str, address: Address) -> bool:
         """Follow a peer if it is the primary; return whether it was."""
         try:
-            with closing(connect(address, self._tls)) as connection:
-                welcome = connection.greet(self._hello(), self._keys)
+            with closing(connect(address, self._peers.tls)) as connection:
+                welcome = connection.greet(self._hello(), self._peers.keys)
                 if welcome.refusal:
                     raise StoreUnusable(self._settings.root, f"replica {name} refuses it: {welcome.refusal}")
                 if not welcome.is_primary or welcome.term < self.role.term:
@@ -283,8 +273,8 @@ class Replica:
         role, store = self.role, self._store
         run, number, position = NO_CURSOR if store is None else store.cursor
         return Hello(
-            shard=self._shard,
-            replica=self._name,
+            shard=self._peers.shard,
+            replica=self._peers.name,
             nonce=nonce(),
             follows=True,
             lineage=role.lineage,

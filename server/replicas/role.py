@@ -1,4 +1,4 @@
-"""What a replica knows about itself: whether it is the primary, and of which logs its log consists.
+"""A replica knows its role: whether it is the primary, and of which logs its log consists.
 
     <store>/replication/role.json    replaced as a whole
     <store>/replication/promote      an operator asks for the promotion of this replica (`quarry replica promote`)
@@ -41,7 +41,7 @@ class Role:
     is_primary: bool = False
     epochs: tuple[Epoch, ...] = ()
     origin: str = ""
-    """What the primary's store was when Quarry first opened it."""
+    """The kind of the primary's store when Quarry first opened it."""
     segment_size: int = 0
 
     def promoted(self, term: int, log_end: PhysicalOffset) -> Role:
@@ -65,7 +65,7 @@ class RoleFiles:
     """The files in `replication/` of one store."""
 
     def __init__(self, disk: Disk, root: Path) -> None:
-        self._disk = disk
+        self.disk = disk
         self._directory = StorePaths(root).replication
 
     @property
@@ -74,10 +74,10 @@ class RoleFiles:
 
     def load(self) -> Role | None:
         """Return the role; None if the store never had copies. Raises StoreUnusable that names the file."""
-        if not self._disk.exists(self._path):
+        if not self.disk.exists(self._path):
             return None
         try:
-            found = json.loads(self._disk.read(self._path))
+            found = json.loads(self.disk.read(self._path))
             epochs = tuple(Epoch(int(term), int(start)) for term, start in found["epochs"])
             return Role(
                 str(found["lineage"]),
@@ -94,7 +94,7 @@ class RoleFiles:
 
     def save(self, role: Role) -> None:
         """Write the role down durably."""
-        self._disk.make_directories(self._directory)
+        self.disk.make_directories(self._directory)
         document = {
             "lineage": role.lineage,
             "term": role.term,
@@ -103,18 +103,18 @@ class RoleFiles:
             "origin": role.origin,
             "segmentSize": role.segment_size,
         }
-        self._disk.replace_atomically(self._path, json.dumps(document).encode() + b"\n")
+        self.disk.replace_atomically(self._path, json.dumps(document).encode() + b"\n")
 
     def ask(self, what: str) -> None:
         """Leave a request for the replica: `promote` or `seed`."""
-        self._disk.make_directories(self._directory)
-        self._disk.replace_atomically(self._directory / what, b"")
+        self.disk.make_directories(self._directory)
+        self.disk.replace_atomically(self._directory / what, b"")
 
     def is_asked(self, what: str) -> bool:
         """Return whether there is such a request."""
-        return self._disk.exists(self._directory / what)
+        return self.disk.exists(self._directory / what)
 
     def done(self, what: str) -> None:
         """Remove a request."""
         if self.is_asked(what):
-            self._disk.remove(self._directory / what)
+            self.disk.remove(self._directory / what)

@@ -1,4 +1,4 @@
-"""What a primary sends to one replica, in order: the log, changes of `quarry/`, and how far the primary is."""
+"""A primary sends to each replica, in order: the log, changes of `quarry/`, and how far the primary is."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from quarry_mq.store.state.state_log import StateCursor, StateLog, all_rows
 
 LOG_PIECE_SIZE: Final = 256 << 10
 """Bytes of the log in one frame at most."""
-LOG_ROUND_SIZE: Final = 4 << 20
-"""Bytes of the log in one round at most, so that a replica that catches up hears of positions, too."""
+LOG_SIZE_MAX: Final = 4 << 20
+"""Bytes of the log among the parts of one call at most, so that a replica that catches up hears of positions, too."""
 BATCHES_MAX: Final = 1_000
-"""Batches of changes in one round at most."""
+"""Batches of changes among the parts of one call at most."""
 NEARLY_THERE_SIZE: Final = 1 << 20
 """Bytes behind the end of the log below which a replica gets all rows: they rest on messages that it must have."""
 
@@ -68,7 +68,7 @@ class Shipment:
         """Return whether the replica has no rows yet that changes can follow."""
         return self._takes_all_rows
 
-    def round(self, *, is_beat_due: bool = False) -> Iterator[Part]:
+    def parts(self, *, is_beat_due: bool = False) -> Iterator[Part]:
         """Yield what is new, or a part of it. `is_beat_due`: yield a beat also if nothing is new.
 
         Raises OffsetOutOfRange if the log does not hold what the replica wants any more.
@@ -97,7 +97,7 @@ class Shipment:
         yield from self._beat(StateCursor(now.run, self._number, position), flushed, is_due=is_beat_due)
 
     def _log_parts(self, end: PhysicalOffset) -> Iterator[Part]:
-        end = PhysicalOffset(min(end, self.at + LOG_ROUND_SIZE))
+        end = PhysicalOffset(min(end, self.at + LOG_SIZE_MAX))
         while self.at < end:
             segment, base = self._segments.segment_at(self.at), self._segments.base_of(self.at)
             stop = min(end, base + self._segments.segment_size, self.at + LOG_PIECE_SIZE)

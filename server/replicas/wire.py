@@ -63,7 +63,7 @@ class FrameType(IntEnum):
 
 
 class WireError(Exception):
-    """The other side does not keep to the protocol, or bytes were changed on the way."""
+    """An error of the other side: it does not keep to the protocol, or bytes were changed on the way."""
 
 
 class Frame(NamedTuple):

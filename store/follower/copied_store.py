@@ -259,6 +259,6 @@ def open_copy(
     """
     orders = Orders(rebuild_queues=rebuild_queues)
     recovered = recover_store(
-        settings, disk=disk, clock=clock, report=report, engines=engines, orders=orders, copied=copied
+        settings, disk=disk, clock=clock, report=report, engines=engines, orders=orders, followed=copied
     )
     return CopiedStore(recovered, follow(recovered, begin=begin))

@@ -61,7 +61,7 @@ from quarry_mq.store.settings import Durability, StoreSettings
 from quarry_mq.store.state.deletions import Deletions
 from quarry_mq.store.state.identity import DurableState, StoreIdentity
 from quarry_mq.store.state.in_flight_key import delete_beyond
-from quarry_mq.store.state.state_log import NO_CURSOR, forget_cursor, read_cursor
+from quarry_mq.store.state.state_log import NO_CURSOR, delete_cursor, read_cursor
 
 log = structlog.get_logger(__name__)
 
@@ -111,7 +111,7 @@ class Copied:
     """A store of which another one is a copy."""
 
     origin: StoreKind
-    """What the primary's store was when Quarry first opened it."""
+    """The kind of the primary's store when Quarry first opened it."""
     parts_at: PhysicalOffset | None = None
     """The end of what both logs share, if the copy's log goes on with other records; its rows are not used then."""
 
@@ -282,26 +282,15 @@ def recover_store(
     engines: StoreEngines | None = None,
     orders: Orders = NO_ORDERS,
     sealer: Sealer | None = None,
-    followed: StoreKind | None = None,
-    copied: Copied | None = None,
+    followed: StoreKind | Copied | None = None,
 ) -> RecoveredStore:
     """Do the first half of `open_store`, which needs no writer. Raises what `open_store` raises.
 
-    `followed` is the kind of store of the RocketMQ broker whose log this store continues. Its metadata are imported
-    when the store is opened without it. `copied` says of which store of Quarry this store is a copy.
+    `followed` says whose log this store continues: that of a RocketMQ broker with this kind of store, whose metadata
+    are imported when the store is opened without it, or that of a primary of which this store is a copy.
     """
     engines = engines or RocksStoreEngines()
-    opening = _Opening(
-        settings,
-        disk,
-        clock,
-        report,
-        engines=engines,
-        orders=orders,
-        sealer=sealer,
-        followed=followed,
-        copied=copied,
-    )
+    opening = _Opening(settings, disk, clock, report, engines=engines, orders=orders, sealer=sealer, followed=followed)
     return opening.recover()
 
 
@@ -327,12 +316,11 @@ class _Opening:
         engines: StoreEngines,
         orders: Orders,
         sealer: Sealer | None,
-        followed: StoreKind | None,
-        copied: Copied | None,
+        followed: StoreKind | Copied | None,
     ) -> None:
         self._settings = settings
-        self.followed: Final = followed
-        self._copied = copied
+        self._copied = followed if isinstance(followed, Copied) else None
+        self.followed: Final = None if isinstance(followed, Copied) else followed
         self._disk = disk
         self.clock: Final = clock
         self._report = report
@@ -414,7 +402,7 @@ class _Opening:
             identity.set_metadata_imported()
         cursor = read_cursor(parts.state_engine)
         if copied.parts_at is not None:
-            forget_cursor(parts.state_engine)
+            delete_cursor(parts.state_engine)
             end = copied.parts_at
         elif cursor.run != NO_CURSOR.run and cursor.position >= 0:
             end = cursor.position

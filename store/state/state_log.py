@@ -122,7 +122,7 @@ def put_cursor(engine: KeyValueEngine, batch: WriteBatch, cursor: StateCursor) -
     batch.put(engine.family(META), ROW, _CURSOR.pack(*cursor))
 
 
-def forget_cursor(engine: KeyValueEngine) -> None:
+def delete_cursor(engine: KeyValueEngine) -> None:
     """Let the store be neither a primary nor a copy, so that it takes all rows of its next primary."""
     batch = engine.batch()
     batch.delete(engine.family(META), ROW)

@@ -64,7 +64,7 @@ class Copies:
         self.files(name).ask(what)
 
     def says(self, name: str) -> str:
-        """What the readiness probe says."""
+        """Return what the readiness probe says."""
         try:
             return self[name].get("/readyz")[1].strip()
         except OSError:
@@ -77,7 +77,7 @@ class Copies:
         until(lambda: all("follows" in self.says(name) for name in names), f"{names} follow")
 
     def has_all(self, primary: str, count: int = 1) -> bool:
-        """Whether this many copies follow, and have all that the primary has."""
+        """Return whether this many copies follow, and have all that the primary has."""
         lines = self[primary].get("/metrics")[1].splitlines()
         connected = [line for line in lines if line.startswith("quarry_replica_connected{") and line.endswith(" 1.0")]
         behind = [line for line in lines if line.startswith("quarry_replica_lag_bytes{") and not line.endswith(" 0.0")]

@@ -19,7 +19,7 @@ from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.replicas import primary as primary_module
 from quarry_mq.server.replicas import replica as replica_module
-from quarry_mq.server.replicas.connection import ReplicaTls
+from quarry_mq.server.replicas.connection import Peers, ReplicaTls
 from quarry_mq.server.replicas.handshake import Keys
 from quarry_mq.server.replicas.port import ReplicationPort
 from quarry_mq.server.replicas.primary import Primary as PrimarySide
@@ -48,11 +48,7 @@ class Shard:
         self.side = PrimarySide(
             self.life.store,
             Role(role.lineage, 1, True, role.epochs, "new", 64 * 1024),
-            shard="quarry-0",
-            name="a",
-            others={},
-            keys=Keys([KEY]),
-            tls=tls,
+            Peers("quarry-0", "a", {}, Keys([KEY]), tls),
             clock=SystemClock(),
             deposed=self.deposed.append,
         )
@@ -68,7 +64,7 @@ class Shard:
         return Address.parse(self.port.address)
 
     def has_all(self, name: str = "b") -> bool:
-        """Whether the copy follows and has all that is here."""
+        """Return whether the copy follows and has all that is here."""
         return any(
             each.name == name and each.is_connected and not each.is_seeding and each.lag_bytes == 0
             for each in self.side.statuses()
@@ -94,12 +90,7 @@ class Follower:
             settings(root, has_copies=False),
             self.files.load() or Role(),
             self.files,
-            shard="quarry-0",
-            name="b",
-            others={"a": address},
-            keys=Keys([key]),
-            tls=tls,
-            disk=PosixDisk(),
+            Peers("quarry-0", "b", {"a": address}, Keys([key]), tls),
             clock=SystemClock(),
             report=lambda _: None,
             show=self.said.append,

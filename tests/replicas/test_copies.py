@@ -159,7 +159,7 @@ class Link:
         self._reader.size_max = BODY_SIZE_MAX
 
     def send(self, *, commits: bool = True) -> None:
-        for kind, parts in self.shipment.round(is_beat_due=True):
+        for kind, parts in self.shipment.parts(is_beat_due=True):
             data = header(kind, 1, *parts) + b"".join(parts)
             for piece in (data[:30], data[30:]):
                 for frame in self._reader.feed(piece):

@@ -31,7 +31,7 @@ from tests.replicas.test_copies import KEPT, SEGMENT_SIZE, Copy, Primary, requir
 
 @dataclass
 class Life:
-    """What a primary has lived through: it is still there, and what it sent to a copy that was never away."""
+    """The life of a primary that is still there, and what it sent to a copy that was never away."""
 
     primary: Primary
     sent: list[list[Part]]
@@ -45,7 +45,7 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
     sent: list[list[Part]] = []
     for _ in range(90):
         primary.live()
-        sent.append([(kind, tuple(map(bytes, parts))) for kind, parts in shipment.round(is_beat_due=True)])
+        sent.append([(kind, tuple(map(bytes, parts))) for kind, parts in shipment.parts(is_beat_due=True)])
     store.messages.dispatch(store.messages.flush())
     yield Life(primary, sent)
     store.close()
@@ -72,7 +72,7 @@ class Machine:
             report=lambda _: None,
             engines=self._engines,
             orders=Orders(rebuild_queues=rebuild_queues),
-            copied=Copied(StoreKind.NEW),
+            followed=Copied(StoreKind.NEW),
         )
         return CopiedStore(self._recovered, follow(self._recovered))
 
@@ -107,7 +107,7 @@ def catch_up(machine: Machine, store: CopiedStore, primary: OpenStore) -> Copied
         intake = Intake(store)
         try:
             for _ in range(3):
-                for kind, body in shipment.round(is_beat_due=True):
+                for kind, body in shipment.parts(is_beat_due=True):
                     intake.take(Frame(kind, 1, memoryview(b"".join(body))))
                 intake.commit()
         except QueuesOutdated:

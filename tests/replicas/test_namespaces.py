@@ -80,7 +80,7 @@ def follows(copies: Copies) -> bool:
 
 
 def progress(acked: Path, seconds: float) -> int:
-    """How many messages are acknowledged meanwhile."""
+    """Return how many messages are acknowledged meanwhile."""
     before = acked.read_text().count("\n")
     time.sleep(seconds)
     return acked.read_text().count("\n") - before

@@ -178,7 +178,7 @@ def test_all_rows_are_those_of_one_moment() -> None:
 
 
 def test_a_row_that_is_being_written_holds_the_position_back() -> None:
-    """What is dispatched while a batch is written must not be shown to copies before the batch."""
+    """A copy must not be shown what is dispatched while a batch is written before it has the batch."""
     primary = Primary()
     cursors: list[StateCursor] = []
 
