@@ -105,7 +105,7 @@ def _checked(kind: type[Hello | Welcome], found: Mapping[str, Any]) -> dict[str,
     for name, type_name in kind.__annotations__.items():
         value = found[name]
         if name == "epochs":
-            checked[name] = tuple(Epoch(int(term), int(start)) for term, start in value)
+            checked[name] = tuple(Epoch(*map(int, each)) for each in value)
         elif type(value) is not types[type_name]:
             raise TypeError(f"{name} is {value!r}")
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from threading import Event, Lock, Thread
@@ -17,7 +17,7 @@ from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.replicas.connection import Connection, Peers, connect
 from quarry_mq.server.replicas.handshake import START_OVER, Hello, Welcome, nonce
 from quarry_mq.server.replicas.port import ReplicationPort
-from quarry_mq.server.replicas.role import NOTHING_SHARED, Role, shared_end
+from quarry_mq.server.replicas.role import NOTHING_SHARED, Epoch, Role, shared_end
 from quarry_mq.server.replicas.shipment import LOG_SIZE_MAX, Shipment
 from quarry_mq.server.replicas.wire import Ack, FrameType, WireError, read_ack
 from quarry_mq.store.errors import OffsetOutOfRange
@@ -41,7 +41,7 @@ ENDS_KEPT: Final = 1_024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplicaStatus:
-    """A status says how far a copy is. The lag counts from what is durable on the primary to what the copy's queues have."""
+    """A status says how far a copy is. The lag is what is durable on the primary and not in the copy's queues."""
 
     name: str
     address: str = ""
@@ -54,24 +54,29 @@ class ReplicaStatus:
 
 
 class LogEnds:
-    """The ends of the log over time tell how old a position is."""
+    """The ends of the log over time tell how old a position is. May be used from any thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._ends: deque[tuple[float, int]] = deque(maxlen=ENDS_KEPT)
+        self._ends: deque[tuple[float, int]] = deque()
+        self._lock = Lock()
 
-    def note(self, end: int) -> None:
-        """Note the end of the log as it is now."""
+    def note(self, end: int, position: int) -> None:
+        """Note the end of the log as it is now, and up to where the copy is."""
         now_s = self._clock.monotonic_s()
-        if not self._ends or (self._ends[-1][1] < end and now_s - self._ends[-1][0] > PACE_S):
-            self._ends.append((now_s, end))
+        with self._lock:
+            while self._ends and self._ends[0][1] <= position:
+                self._ends.popleft()
+            if len(self._ends) == ENDS_KEPT:  # the oldest one counts, and the newest
+                self._ends.pop()
+            if end > position and (not self._ends or self._ends[-1][1] < end):
+                self._ends.append((now_s, end))
 
     def age_s(self, position: int) -> float:
         """Return for how many seconds the log has had something above the position."""
-        for noted_s, end in self._ends:
-            if end > position:
-                return self._clock.monotonic_s() - noted_s
-        return 0.0
+        with self._lock:
+            noted_s = next((noted_s for noted_s, end in self._ends if end > position), None)
+        return 0.0 if noted_s is None else self._clock.monotonic_s() - noted_s
 
 
 class Primary:
@@ -188,7 +193,7 @@ class Primary:
         heard_s = clock.monotonic_s()
         while not self._stopping.is_set():
             now_s = clock.monotonic_s()
-            self._ends[name].note(self._store.messages.flushed_up_to)
+            self._ends[name].note(self._store.messages.flushed_up_to, self._statuses[name].position)
             if now_s - pinned_s > PIN_S / 4:
                 self._store.pins.pin(f"replica {name}", shipment.at, PIN_S)
                 pinned_s = now_s
@@ -237,6 +242,11 @@ def _shipment_begin(hello: Hello, welcome: Welcome) -> tuple[PhysicalOffset, Sta
     return PhysicalOffset(hello.log_end), cursor
 
 
+def _is_later(theirs: Sequence[Epoch], ours: Sequence[Epoch]) -> bool:
+    """Return whether the other primary was promoted later; of two of one term only one may go on."""
+    return bool(theirs and ours) and (theirs[-1].term, theirs[-1].number) > (ours[-1].term, ours[-1].number)
+
+
 def later_primary(peers: Peers, role: Role, names: Iterable[str]) -> Welcome | None:
     """Ask other copies who they are, and return the answer of one that is the primary of a later term."""
     for name in names:
@@ -259,6 +269,6 @@ def later_primary(peers: Peers, role: Role, names: Iterable[str]) -> Welcome | N
                 welcome = connection.greet(hello, peers.keys)
         except (OSError, WireError):  # it is away, or still starts
             continue
-        if welcome.is_primary and welcome.lineage == role.lineage and welcome.term > role.term:
+        if welcome.is_primary and welcome.lineage == role.lineage and _is_later(welcome.epochs, role.epochs):
             return welcome
     return None

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from threading import Event
 from typing import Final
 
@@ -70,7 +69,7 @@ class Following:
                 if self.heard_s is None
                 else f", last heard of {self.heard_s:.0f} s ago, {self.lag_bytes:,} bytes behind"
             )
-            return f"no primary: {self.problem or 'connecting'}{away}"
+            return f"no primary: {self.problem}{away}"
         seeding = "seeding, " if self.is_seeding else ""
         return f"follows {self.primary}: {seeding}{self.lag_s:.1f} s and {self.lag_bytes:,} bytes behind"
 
@@ -131,15 +130,13 @@ class Replica:
         try:
             while not self._stop.is_set():
                 if self._files.is_asked("seed"):
-                    self._empty("an operator asked for it")
-                    self._files.done("seed")
+                    self._empty("an operator asked for it, or it was under way")
                 if self._files.is_asked("promote"):
                     self._promote()
                     return True
                 if self._store is None and self.role.epochs:
                     self._open()
                 if not any(self._follow(name, address) for name, address in self._peers.others.items()):
-                    self._tell(is_connected=False)
                     self._stop.wait(RETRY_INTERVAL_S)
             return False
         finally:
@@ -161,6 +158,9 @@ class Replica:
             begin=PhysicalOffset(0),
             rebuild_queues=rebuild_queues,
         )
+        if rebuild_queues:
+            for path in self._settings.root.glob("consumequeue_rocksdb.set-aside-*"):
+                shutil.rmtree(path)  # made again from the log and the rows; nothing is lost with it
         return self._store
 
     def _begin(self, welcome: Welcome) -> CopiedStore:
@@ -206,6 +206,7 @@ class Replica:
     def _empty(self, why: str) -> None:
         """Remove the store, so that it is copied again."""
         log.warning("the copy is emptied and seeded again", reason=why)
+        self._files.ask("seed")  # a start after a crash goes on with it
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -221,12 +222,13 @@ class Replica:
             paths.config,
         ):
             if self._disk.exists(path):
-                _remove(path)
+                shutil.rmtree(path)
         for path in (paths.checkpoint, paths.abort):
             if self._disk.exists(path):
                 self._disk.remove(path)
         self.role = replace(self.role, epochs=(), is_primary=False)
         self._files.save(self.role)
+        self._files.done("seed")
 
     def _promote(self) -> None:
         end = PhysicalOffset(0)
@@ -256,12 +258,14 @@ class Replica:
                 if welcome.refusal:
                     raise StoreUnusable(self._settings.root, f"replica {name} refuses it: {welcome.refusal}")
                 if not welcome.is_primary or welcome.term < self.role.term:
+                    self._tell(is_connected=False, problem=f"{name} is not the primary")
                     return False
                 self._follow_primary(connection, name, self._begin(welcome))
         except (OSError, WireError) as error:
             if isinstance(error, BrokerError):
                 raise
             self._tell(is_connected=False, problem=f"{name}: {error}")
+            return False
         except QueuesOutdated:
             log.warning("the queues are rebuilt: the primary has taken back a deletion, or this copy missed one")
             if self._store is not None:
@@ -320,9 +324,9 @@ class Replica:
     def _heard(self, name: str, intake: Intake, store: CopiedStore) -> None:
         if intake.beat is None:
             return
-        self._ends.note(intake.beat.log_end)
-        self._heard_at_s = self._clock.monotonic_s()
         position = store.cursor.position
+        self._ends.note(intake.beat.log_end, position)
+        self._heard_at_s = self._clock.monotonic_s()
         self._tell(
             is_connected=True,
             primary=name,
@@ -337,7 +341,3 @@ class Replica:
         heard_s = None if heard_at_s is None else self._clock.monotonic_s() - heard_at_s
         self.following = replace(self.following, heard_s=heard_s, **changes)  # type: ignore[arg-type]
         self._show(self.following)
-
-
-def _remove(path: Path) -> None:
-    shutil.rmtree(path)

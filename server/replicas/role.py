@@ -4,8 +4,8 @@
     <store>/replication/promote      an operator asks for the promotion of this replica (`quarry replica promote`)
     <store>/replication/seed         an operator asks for a new copy (`quarry replica seed`)
 
-An epoch is a term and the offset where the log of its primary began. Two logs are equal up to the end of the last epoch
-that both have, or up to the shorter one's end.
+An epoch is a term, the offset where the log of its primary began, and a random number. Two logs are equal up to the end
+of the last epoch that both have, or up to the end of the shorter log.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from secrets import token_hex
+from secrets import randbits, token_hex
 from typing import Final, NamedTuple
 
 from quarry_mq.store.errors import StoreUnusable
@@ -26,10 +26,14 @@ NOTHING_SHARED: Final = -1
 
 
 class Epoch(NamedTuple):
-    """An epoch is the part of the log that the primary of one term wrote."""
+    """An epoch is the part of the log that the primary of one term wrote.
+
+    The number is random: two copies that were promoted apart from each other may have one term and one start.
+    """
 
     term: int
     start: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,9 @@ class Role:
         """Return the role of the primary of a new term, whose log goes on at `log_end`."""
         kept = tuple(epoch for epoch in self.epochs if epoch.start < log_end or epoch.start == 0 == log_end)
         lineage = self.lineage or token_hex(16)
-        return replace(self, lineage=lineage, term=term, is_primary=True, epochs=(*kept, Epoch(term, log_end)))
+        return replace(
+            self, lineage=lineage, term=term, is_primary=True, epochs=(*kept, Epoch(term, log_end, randbits(63)))
+        )
 
 
 def shared_end(ours: Sequence[Epoch], our_end: int, theirs: Sequence[Epoch], their_end: int) -> int:
@@ -78,7 +84,7 @@ class RoleFiles:
             return None
         try:
             found = json.loads(self.disk.read(self._path))
-            epochs = tuple(Epoch(int(term), int(start)) for term, start in found["epochs"])
+            epochs = tuple(Epoch(*map(int, each)) for each in found["epochs"])
             return Role(
                 str(found["lineage"]),
                 int(found["term"]),
@@ -89,7 +95,7 @@ class RoleFiles:
             )
         except (ValueError, KeyError, TypeError) as cause:
             raise StoreUnusable(
-                self._path, f"it is damaged ({cause}): remove it, and the copy is seeded again"
+                self._path, f"it is damaged ({cause}): empty the directory of the store, and it is copied again"
             ) from cause
 
     def save(self, role: Role) -> None:

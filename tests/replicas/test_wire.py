@@ -39,7 +39,7 @@ HELLO = Hello(
     follows=True,
     lineage="",
     term=3,
-    epochs=(Epoch(1, 0), Epoch(3, 500)),
+    epochs=(Epoch(1, 0, 7), Epoch(3, 500, 8)),
     segment_size=65_536,
     log_end=700,
     run="00" * 16,
@@ -52,7 +52,7 @@ WELCOME = Welcome(
     is_primary=True,
     lineage="x",
     term=3,
-    epochs=(Epoch(1, 0),),
+    epochs=(Epoch(1, 0, 7),),
     origin="new",
     segment_size=65_536,
     log_begin=0,
@@ -136,7 +136,7 @@ def test_a_handshake_comes_back() -> None:
         (packed(HELLO).replace(b'"version": 1', b'"version": 2'), "version 2 of the protocol is not supported"),
         (packed(HELLO).replace(b'"term": 3', b'"term": "3"'), "term is '3'"),
         (packed(HELLO).replace(b'"term": 3, ', b""), "'term'"),
-        (packed(HELLO).replace(b"[1, 0]", b"[1]"), "cannot be read"),
+        (packed(HELLO).replace(b"[1, 0, 7]", b"[1]"), "cannot be read"),
         (packed(replace(HELLO, nonce="short")), "no nonce"),
     ],
 )
@@ -177,7 +177,7 @@ def test_logs_are_equal_up_to_where_they_are_said_to_be(seed: int) -> None:
     """A random history of promotions, writes and copies: what `shared_end` says is the common beginning, not less."""
     chance = Random(seed)
     replicas = [Replica() for _ in range(3)]
-    replicas[0].epochs = [Epoch(1, 0)]
+    replicas[0].epochs = [Epoch(1, 0, 7)]
     term, primary = 1, 0
     for _ in range(60):
         step = chance.randrange(4)
@@ -189,7 +189,7 @@ def test_logs_are_equal_up_to_where_they_are_said_to_be(seed: int) -> None:
             leader = replicas[primary]
             end = len(leader.log)
             leader.epochs = [each for each in leader.epochs if each.start < end or each.start == 0 == end]
-            leader.epochs.append(Epoch(term, end))
+            leader.epochs.append(Epoch(term, end, 0))
         elif step == 1:
             leader = replicas[primary]
             if leader.epochs and leader.epochs[-1].term == term:
