@@ -11,11 +11,14 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from quarry_mq.cli.demo import NO_REMOTING
+from quarry_mq.cli.doctor import live
+from quarry_mq.cli.doctor.findings import Verdict
 from quarry_mq.cli.main import app
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.replicas.process import FollowingFile
 from quarry_mq.server.replicas.replica import Following
 from quarry_mq.server.replicas.role import Epoch, Role, RoleFiles
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.fs import PosixDisk
 from tests.e2e.broker import NO_CONSOLE, SMALL_SEGMENTS, Broker, environment_of, quarry, until
 from tests.replicas.copies import Copies
@@ -123,6 +126,26 @@ def test_what_the_primary_was_last_heard_of_is_kept_over_restarts(tmp_path: Path
     assert last.is_fresh(clock.wall_ms())
     clock.advance(60)
     assert not last.is_fresh(clock.wall_ms())
+
+
+def test_doctor_warns_of_a_copy_that_follows_nobody(tmp_path: Path) -> None:
+    settings = BrokerSettings.model_validate(
+        {
+            "store": {"directory": tmp_path},
+            "replication": {"mode": "async", "replica": "b", "peers": ["a=127.0.0.1:1"], "key_file": "key"},
+        }
+    )
+    clock, file = ManualClock(), FollowingFile(PosixDisk(), tmp_path, ManualClock())
+    assert live.followed(settings, clock) is None
+    file.note(Following(primary="a", is_connected=True, is_seeding=False, position=7, primary_end=9, lag_s=0.25))
+    (fine,) = live.copy(live.followed(settings, clock))
+    assert (fine.verdict, fine.seen) == (Verdict.FINE, "follows a: 2 bytes and 0.2 s behind")
+    file.note(Following(problem="a: connection refused"))
+    (away,) = live.copy(live.followed(settings, clock))
+    assert (away.verdict, away.seen) == (Verdict.WARNING, "follows nobody: a: connection refused")
+    clock.advance(60)
+    assert live.followed(settings, clock) is None, "its process has ended"
+    assert [*live.copy(None)] == []
 
 
 # -- with processes
