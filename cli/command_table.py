@@ -152,6 +152,11 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
         "user": Entry("quarry_mq.cli.online.broker.users:commands", "Users of a live broker."),
         "acl": Entry("quarry_mq.cli.online.broker.rules:commands", "Access rules of users of a live broker."),
         "cluster": Entry("quarry_mq.cli.online.broker.cluster:commands", "Members of a cluster of brokers."),
+        "replica": Entry(
+            "quarry_mq.cli.local.replica:commands",
+            "Copies of a broker's store on other machines.",
+            {"list": "quarry_mq.cli.online.broker.replicas:list_replicas"},
+        ),
         "job": Entry(
             "quarry_mq.cli.online.maintenance.job_progress:commands",
             "Long-running jobs of a live broker, run one after the other and continued after restarts: resets, "

@@ -34,6 +34,7 @@ WITH_STUBS: Final = (
     "quarry/admin/v1/migration.proto",
     "quarry/admin/v1/overview.proto",
     "quarry/admin/v1/query.proto",
+    "quarry/admin/v1/replicas.proto",
     "quarry/admin/v1/security.proto",
     "quarry/admin/v1/storage.proto",
     "quarry/admin/v1/verification.proto",

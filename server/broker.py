@@ -21,6 +21,7 @@ from quarry_mq.server.admin_port.build import OperatorsLook, OperatorsWork, make
 from quarry_mq.server.admin_port.calls.guard import CallSlots, make_guard
 from quarry_mq.server.admin_port.cluster.build import cluster_services, joined, make_cluster, make_reading_order
 from quarry_mq.server.admin_port.cluster.relay import OwnCalls
+from quarry_mq.server.admin_port.cluster.replicas import ReplicaService
 from quarry_mq.server.admin_port.console import ConsoleBeside
 from quarry_mq.server.admin_port.messages.queries import query_service
 from quarry_mq.server.admin_port.metadata.clients import ClientService
@@ -56,6 +57,7 @@ from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.process.process_metrics import ProcessStats
 from quarry_mq.server.remoting.build import Remoting
 from quarry_mq.server.remoting.transactions import TransactionProducers
+from quarry_mq.server.replicas.process import WatchedCopies
 from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.rpc.context import HEADERS, Edge, RequestRates
 from quarry_mq.server.rpc.messaging import Components, Messaging, native_part
@@ -333,9 +335,12 @@ class Broker:
 
     @contextlib.asynccontextmanager
     async def serving(
-        self, supervisor: Supervisor, *, hastened: Hastened | None = None
+        self, supervisor: Supervisor, *, hastened: Hastened | None = None, copies: WatchedCopies | None = None
     ) -> AsyncIterator[dict[str, str]]:
-        """Serve calls while the context is entered; on leaving, refuse new calls, answer accepted ones, and stop."""
+        """Serve calls while the context is entered; on leaving, refuse new calls, answer accepted ones, and stop.
+
+        `copies` are those of the store on other machines; None if it has none.
+        """
         network = self._settings.network
         try:
             async with (
@@ -352,7 +357,7 @@ class Broker:
                 self._delays.start()
                 self._checks.start()
                 async with (
-                    self._administering(supervisor) as (admin_listening, console_url),
+                    self._administering(supervisor, copies) as (admin_listening, console_url),
                     joined(self.cluster, supervisor, self._identity, admin_listening),
                 ):
                     try:
@@ -397,11 +402,13 @@ class Broker:
         return listening
 
     @contextlib.asynccontextmanager
-    async def _administering(self, supervisor: Supervisor) -> AsyncIterator[tuple[str, str]]:
+    async def _administering(
+        self, supervisor: Supervisor, copies: WatchedCopies | None
+    ) -> AsyncIterator[tuple[str, str]]:
         """Run admin port and console; yield the port's address and the console's URL, empty without a console."""
         administration = self._administration
         self._live.on_change(lambda settings: administration.configure(default_queues=settings.topics.default_queues))
-        work = make_operators_work(self._sources, administration)
+        work = make_operators_work(self._sources, administration, copies)
         look = make_operators_look(
             self._messaging, self._maintenance, self._background.waiting, self._tails, self._checks
         )
@@ -424,7 +431,10 @@ class Broker:
             book=own.book,
             connections_max=plan_here(self._settings.store.mapped_segments_max).admin_connections,
             request_size_max=REQUEST_SIZE_MAX if self.cluster is None else self.cluster.request_size_max,
-            more=self._admin_services(work, look, administration, own, order),
+            more=[
+                *self._admin_services(work, look, administration, own, order),
+                ReplicaService(copies, self._store.messages, self._error_reporter),
+            ],
         )
         needs_login = self._security.admin_authenticator is not None
         console = ConsoleBeside(self._settings, self._certificates.console, needs_login=needs_login, clock=self._clock)

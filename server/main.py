@@ -14,14 +14,19 @@ from typing import Final
 
 import structlog
 import uvloop
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Metric
 
 from quarry_mq.kv import raise_descriptor_limit
 from quarry_mq.protocol.clock import BelievedClock, Clock, Progress, ReportProgress, SystemClock
 from quarry_mq.server.broker import Broker
 from quarry_mq.server.errors import BrokerFailed, StartCalledOff
 from quarry_mq.server.observability.logs import Repeats, configure_logs
-from quarry_mq.server.observability.metrics.instruments import watch, watch_certificates, watch_health
+from quarry_mq.server.observability.metrics.instruments import (
+    replica_metrics,
+    watch,
+    watch_certificates,
+    watch_health,
+)
 from quarry_mq.server.observability.tracing import require_tracing
 from quarry_mq.server.process.banner import banner
 from quarry_mq.server.process.certificates import Certificates, TlsPorts
@@ -38,7 +43,6 @@ from quarry_mq.server.process.process_metrics import (
 )
 from quarry_mq.server.process.self_signed import CERTIFICATE_NAME
 from quarry_mq.server.process.stop import Stop, StopTimes
-from quarry_mq.server.replicas.metrics import replication_metrics
 from quarry_mq.server.replicas.process import Replication
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks import LoopThreads, Supervisor
@@ -152,7 +156,7 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
         replication = Replication.of(settings, disk=PosixDisk(), clock=process.clock, health=health)
         if replication is not None:
             running.callback(replication.close)
-            watch(process.registry, partial(replication_metrics, replication))
+            watch(process.registry, partial(_replica_metrics, replication))
             stop.step("following the primary")
             if not await replication.followed(stop, process.recovery.report):
                 log.info("stopped", seconds=round(stop.seconds, 3))
@@ -178,7 +182,10 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
                 supervisor.running("search for garbage", GarbageSearch(process.clock).run())
             )
             leading = contextlib.nullcontext() if replication is None else replication.leading(store, supervisor.fail)
-            async with leading, broker.serving(supervisor, hastened=stop.hastened) as addresses:
+            async with (
+                leading as copies,
+                broker.serving(supervisor, hastened=stop.hastened, copies=copies) as addresses,
+            ):
                 health.ready()
                 print(_banner(settings, http, addresses), flush=True)  # noqa: T201
                 await stop.asked()
@@ -191,6 +198,10 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
             await threads.call(store.close)
     log.info("stopped", seconds=round(stop.seconds, 3))
     return 0
+
+
+def _replica_metrics(replication: Replication) -> Iterator[Metric]:
+    return replica_metrics(replication.statuses(), term=replication.term, is_primary=replication.primary is not None)
 
 
 def _banner(settings: BrokerSettings, http: HttpEndpoint, addresses: dict[str, str]) -> str:

@@ -77,7 +77,8 @@ def _findings(config: Path | None, store: Path | None, context: Context | None) 
     yield fine("settings", str(config) if config is not None else "no file: defaults and environment variables")
     clock = SystemClock()
     answer = live.ask(settings, context)
-    is_served = live.serves(answer, settings)
+    last = live.followed(settings, clock)
+    is_served = live.serves(answer, settings) or last is not None
     yield from machine.descriptors(settings)
     yield from machine.maps(settings)
     yield from places.disk(settings)
@@ -87,12 +88,14 @@ def _findings(config: Path | None, store: Path | None, context: Context | None) 
     yield from places.secrets(settings)
     yield from places.store_times(settings, clock)
     yield from certificate.certificate(settings, clock)
-    yield from live.broker(answer, settings)
+    yield from live.copy(last)
+    if last is None or answer is not None:
+        yield from live.broker(answer, settings)
     concerns = list(live.concerns(answer, settings, context))
     yield from concerns
-    if answer is None:
+    if answer is None and last is None:
         yield from network.ports(settings)
-    else:
+    elif answer is not None:
         authority = None if context is None else context.tls_ca
         is_told = any(each.verdict is Verdict.FAULT for each in concerns)
         yield from live.health(settings, clock, authority, is_told=is_told)

@@ -19,7 +19,9 @@ from quarry_mq.cli.online.connection.probe import TIMEOUT_S, Answer, Told, who_i
 from quarry_mq.cli.terminal.text import time_text
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.addresses import Address
+from quarry_mq.server.replicas.process import FollowingFile, LastFollowed
 from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.store.fs import PosixDisk
 
 CLOCK_SLACK_S: Final = 5.0
 """Seconds by which clocks may differ: HTTP gives the time in whole seconds, and a call takes a moment."""
@@ -38,6 +40,26 @@ def _context(settings: BrokerSettings, context: Context | None) -> Context | Non
     if context is None and settings.network.admin_tls:
         return Context(tls=True, tls_ca=settings.network.tls_certificate)
     return context
+
+
+def followed(settings: BrokerSettings, clock: Clock) -> LastFollowed | None:
+    """Return how the copy in the store's folder follows its primary; None if no process follows there."""
+    if not settings.replication.is_on:
+        return None
+    last = FollowingFile(PosixDisk(), settings.store.directory, clock).read()
+    return last if last is not None and last.is_fresh(clock.wall_ms()) else None
+
+
+def copy(last: LastFollowed | None) -> Iterator[Finding]:
+    """Report how a copy follows. It serves no clients, and has no admin port that could be asked."""
+    if last is None:
+        return
+    if last.is_connected:
+        state = "is seeded by" if last.is_seeding else "follows"
+        yield fine("copy", f"{state} {last.primary}: {last.lag_bytes} bytes and {last.lag_s:.1f} s behind")
+    else:
+        advice = "start the primary, or make it reachable; if it is lost, `quarry replica promote` on the best copy"
+        yield warning("copy", f"follows nobody: {last.problem or 'no primary answers'}", advice)
 
 
 def serves(answer: Answer | None, settings: BrokerSettings) -> bool:

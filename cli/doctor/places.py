@@ -175,6 +175,7 @@ def secrets(settings: BrokerSettings) -> Iterator[Finding]:
     named = {
         "security.key_file": security.key_file,
         "network.tls_key": network.tls_key,
+        "replication.key_file": settings.replication.key_file,
         "network.metrics_token_file": network.metrics_token_file,
     }
     given = {name: path for name, path in named.items() if path is not None}

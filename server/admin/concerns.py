@@ -27,6 +27,7 @@ from quarry_mq.server.lag.stuck_groups import SHOWN, Stuck, StuckGroup
 from quarry_mq.server.observability.error_reporter import Damage
 from quarry_mq.server.process.certificates import WARN_BEFORE_S
 from quarry_mq.server.process.host_commands import HostCommands
+from quarry_mq.server.replicas.process import WatchedCopies
 from quarry_mq.server.security.denied_callers import Denial, DeniedCaller
 from quarry_mq.server.wire.status import without_places
 from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange, StoreDamaged
@@ -41,6 +42,9 @@ LOOP_LATE_S: Final = 1.0
 """A third of the time that clients wait for a send."""
 CLOCK_SLACK_MS: Final = 5_000
 DAY_S: Final = 86_400
+COPY_AWAY_S: Final = 60.0
+"""Seconds that a copy may be away: a restart takes less."""
+COPY_LAG_S: Final = 10.0
 LOGGED_AFTER_S: Final = 300.0
 """Least time between two log lines about the begin of a kind of concern."""
 
@@ -80,8 +84,13 @@ class Concerns:
         loop_late_s: Callable[[], float | None],
         host_commands: HostCommands,
         paths: StorePaths,
+        *,
+        copies: WatchedCopies | None = None,
     ) -> None:
-        """`loop_late_s` returns how late the event loop was in the last ten seconds."""
+        """`loop_late_s` returns how late the event loop was in the last ten seconds. `copies` are those of the store on
+        other machines; None if it has none.
+        """
+        self._copies = copies
         self._host_commands = host_commands
         self._paths = paths
         self._sources = sources
@@ -155,7 +164,30 @@ class Concerns:
         yield from _groups(sources)
         yield from self._unsent.concerns()
         yield from _members(sources)
+        yield from self._replicas()
         yield from _process(sources, around, self._loop_late_s())
+
+    def _replicas(self) -> Iterator[Concern]:
+        if self._copies is None:
+            return
+        command = "quarry replica list"
+        now_ms = self._clock.wall_ms()
+        for each, silent_s in self._copies.silent():
+            name = each.name
+            if silent_s > COPY_AWAY_S:
+                text = (
+                    f"copy {name} of the store is not connected: what is stored meanwhile is on this machine alone. "
+                    f"Look at the log of {name}, and whether it reaches network.replication of this machine"
+                )
+                since_ms = now_ms - int(1000 * silent_s)
+                yield Concern("replica-away", Severity.WARNING, text, "", command, since_ms, name)
+            elif each.is_connected and each.lag_s > COPY_LAG_S:
+                state = "is being seeded, and" if each.is_seeding else "is"
+                text = (
+                    f"copy {name} of the store {state} {_span(int(1000 * each.lag_s))} and {each.lag_bytes} bytes "
+                    "behind: they are lost if this machine is lost now"
+                )
+                yield Concern("replica-behind", Severity.WARNING, text, "", command, subject=name)
 
 
 def _health(sources: Sources, around: HostCommands) -> Iterator[Concern]:

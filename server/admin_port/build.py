@@ -35,6 +35,7 @@ from quarry_mq.server.observability.metrics.instruments import concern_metrics
 from quarry_mq.server.observability.samples import Sampling, WaitingStats
 from quarry_mq.server.pending import TransactionChecks
 from quarry_mq.server.process.host_commands import host_commands
+from quarry_mq.server.replicas.process import WatchedCopies
 from quarry_mq.server.rpc.messaging import Messaging
 from quarry_mq.server.tasks import Pacing, Supervisor
 from quarry_mq.store.layout.paths import StorePaths
@@ -115,7 +116,9 @@ class OperatorsWork(NamedTuple):
             yield
 
 
-def make_operators_work(sources: Sources, administration: Administration) -> OperatorsWork:
+def make_operators_work(
+    sources: Sources, administration: Administration, copies: WatchedCopies | None
+) -> OperatorsWork:
     messaging, maintenance, its = sources.messaging, sources.maintenance, sources.components
     store, clock = its.store, its.clock
     box = DeadLetterBox(
@@ -153,7 +156,7 @@ def make_operators_work(sources: Sources, administration: Administration) -> Ope
     unsent = UnsentDeadLetters(box, sources.background.groups_max)
     around = host_commands(os.environ)
     paths = StorePaths(Path(administration.facts.store_directory))
-    concerns = Concerns(sources, unsent, lambda: recording.history.latest(LOOP_LATE), around, paths)
+    concerns = Concerns(sources, unsent, lambda: recording.history.latest(LOOP_LATE), around, paths, copies=copies)
     its.sends.metrics.watch(lambda: concern_metrics(concerns.counts, unsent.groups))
     looking = Sampling((unsent.steps, concerns.steps), interval_s=sources.background.sampling.interval_s, clock=clock)
     overviews = make_overview_service(sources, administration, recording, concerns, names=names, jobs=jobs, box=box)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import replace
+from pathlib import Path
 from threading import Event
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import structlog
 
@@ -27,6 +29,7 @@ from quarry_mq.server.settings.sections import NetworkSection, ReplicationSectio
 from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.fs import Disk
 from quarry_mq.store.layout.kind import StoreKind, inspect_store
+from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.layout.queue_phase import QueuePhase
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.opening.open_store import OpenStore
@@ -35,6 +38,124 @@ from quarry_mq.store.security.sealer import read_keys
 log = structlog.get_logger(__name__)
 
 SHOWN_EVERY_S: Final = 10.0
+NOTED_EVERY_S: Final = 5.0
+FRESH_S: Final = 15.0
+"""Seconds after which the process that wrote the file has ended, or does a long step."""
+
+
+class LastFollowed(NamedTuple):
+    """A copy has written this about how it follows. Times are milliseconds of the wall clock."""
+
+    at_ms: int
+    is_running: bool
+    """False once its process has stopped in order, or leads."""
+    primary: str
+    is_connected: bool
+    is_seeding: bool
+    position: int
+    """Up to where the copy's queues have the messages."""
+    lag_bytes: int
+    lag_s: float
+    heard_at_ms: int | None
+    """The time when the primary was last heard of; None if it never was."""
+    problem: str
+
+    def is_fresh(self, now_ms: int) -> bool:
+        """Return whether the process that wrote it still follows, as far as its age says."""
+        return self.is_running and now_ms - self.at_ms < 1000 * FRESH_S
+
+
+class FollowingFile:
+    """The file `replication/following.json` says how a copy last followed, for commands on its machine.
+
+    It stays when the copy ends or is promoted, so that it can be told what a promotion may have lost.
+    """
+
+    def __init__(self, disk: Disk, root: Path, clock: Clock) -> None:
+        self._disk = disk
+        self._path = StorePaths(root).replication / "following.json"
+        self._clock = clock
+        self._noted_s: float | None = None
+        self._is_connected = False
+        self._heard_at_ms: int | None = None
+
+    def note(self, following: Following, *, is_running: bool = True) -> None:
+        """Write the file, if it is due. A disk that takes no file does not keep a copy from following."""
+        now_s = self._clock.monotonic_s()
+        is_news = not is_running or following.is_connected != self._is_connected
+        if self._noted_s is not None and not is_news and now_s - self._noted_s < NOTED_EVERY_S:
+            return
+        self._noted_s, self._is_connected = now_s, following.is_connected
+        at_ms = self._clock.wall_ms()
+        if following.heard_s is not None:
+            self._heard_at_ms = at_ms - int(1000 * following.heard_s)
+        elif (before := self.read()) is not None:  # of an earlier process
+            self._heard_at_ms = before.heard_at_ms
+        document = {
+            "atMs": at_ms,
+            "isRunning": is_running,
+            "primary": following.primary,
+            "isConnected": following.is_connected,
+            "isSeeding": following.is_seeding,
+            "position": following.position,
+            "lagBytes": following.lag_bytes,
+            "lagMs": int(1000 * following.lag_s),
+            "heardAtMs": self._heard_at_ms,
+            "problem": following.problem,
+        }
+        with contextlib.suppress(OSError):
+            self._disk.make_directories(self._path.parent)
+            self._disk.replace_atomically(self._path, json.dumps(document).encode() + b"\n")
+
+    def read(self) -> LastFollowed | None:
+        """Return what the file says; None if it cannot be read."""
+        try:
+            found = json.loads(self._disk.read(self._path))
+            return LastFollowed(
+                int(found["atMs"]),
+                bool(found["isRunning"]),
+                str(found["primary"]),
+                bool(found["isConnected"]),
+                bool(found["isSeeding"]),
+                int(found["position"]),
+                int(found["lagBytes"]),
+                int(found["lagMs"]) / 1000,
+                None if found["heardAtMs"] is None else int(found["heardAtMs"]),
+                str(found["problem"]),
+            )
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+
+class WatchedCopies:
+    """The copies of a primary's store as operators see them. Lives on the event loop's thread."""
+
+    def __init__(self, primary: Primary, name: str, others: Collection[str], clock: Clock) -> None:
+        self._primary = primary
+        self.name = name
+        """The name of the primary."""
+        self._others = others
+        self._clock = clock
+        self._away_since_s: dict[str, float] = {}
+
+    @property
+    def term(self) -> int:
+        """Return the term of the primary."""
+        return self._primary.role.term
+
+    def statuses(self) -> list[ReplicaStatus]:
+        """Return how far each copy is."""
+        return self._primary.statuses()
+
+    def silent(self) -> Iterator[tuple[ReplicaStatus, float]]:
+        """Yield each copy of the settings, and for how many seconds it has been seen without a connection."""
+        now_s = self._clock.monotonic_s()
+        for each in self.statuses():
+            if each.is_connected:
+                self._away_since_s.pop(each.name, None)
+                yield each, 0.0
+            elif each.name in self._others:
+                yield each, now_s - self._away_since_s.setdefault(each.name, now_s)
 
 
 class Replication:
@@ -57,6 +178,8 @@ class Replication:
         self._shown_s = -SHOWN_EVERY_S
         self._shown = ""
         self._is_announced = False
+        self._noting = FollowingFile(disk, settings.store.directory, clock)
+        self._replica: Replica | None = None
         self.following: Following | None = None
         self.primary: Primary | None = None
 
@@ -89,7 +212,7 @@ class Replication:
         role = self._present_role()
         if role.is_primary:
             return True
-        replica = Replica(
+        self._replica = replica = Replica(
             replace(self._settings.for_store(), has_copies=False, member=None),
             role,
             self._files,
@@ -102,7 +225,8 @@ class Replication:
         self._port.answer_with(replica.answer, _serve_nobody)
         log.info("this store is a copy", replica=self._section.replica, port=self._port.address)
         is_promoted = replica.run()
-        self._role = replica.role
+        self._role, self._replica = replica.role, None
+        self._noting.note(replica.following, is_running=False)
         self.following = None
         return is_promoted
 
@@ -125,6 +249,7 @@ class Replication:
 
     def _show(self, following: Following) -> None:
         self.following = following
+        self._noting.note(following)
         self._health.following(following.text)
         now_s, state = self._clock.monotonic_s(), f"{following.is_connected} {following.problem}"
         if following.is_connected and not self._is_announced:
@@ -137,7 +262,7 @@ class Replication:
     # -- leading
 
     @contextlib.asynccontextmanager
-    async def leading(self, store: OpenStore, fail: Callable[[BrokerFailed], None]) -> AsyncIterator[None]:
+    async def leading(self, store: OpenStore, fail: Callable[[BrokerFailed], None]) -> AsyncIterator[WatchedCopies]:
         """Serve the other copies while the context is entered. `fail` is called when another copy was promoted."""
         role = self._role
         assert role is not None
@@ -163,7 +288,7 @@ class Replication:
         self.primary.start(self._port)
         log.info("serving copies", replica=self._section.replica, term=role.term, port=self._port.address)
         try:
-            yield
+            yield WatchedCopies(self.primary, self._section.replica, self._section.others, self._clock)
         finally:
             await asyncio.to_thread(self.primary.stop)
 
@@ -171,11 +296,12 @@ class Replication:
 
     @property
     def term(self) -> int:
-        """Return the term of the last primary that this copy knows."""
-        return 0 if self._role is None else self._role.term
+        """Return the term of the primary, as far as this copy knows; 0 if it has followed none."""
+        role = self._role if self._replica is None else self._replica.role
+        return 0 if role is None else role.term
 
     def statuses(self) -> list[ReplicaStatus]:
-        """Return how far each copy is: on the primary all of them, on another copy itself."""
+        """Return how far each copy is: on the primary all others, on another copy itself."""
         primary, following = self.primary, self.following
         if primary is not None:
             return primary.statuses()

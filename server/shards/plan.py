@@ -46,8 +46,13 @@ class Shard:
 def plan_shards(settings: BrokerSettings, count: int) -> list[Shard]:
     """Plan `count` shards: shard i has a store and a name of its own, and all ports moved by 100 times i.
 
-    Raises SettingsInvalid, which names the setting: port 0, ports beyond the last one, and two that are the same.
+    Raises SettingsInvalid, which names the setting: port 0, ports beyond the last one, and two that are the same; or
+    copies on other machines, each of which is of one store.
     """
+    if settings.replication.is_on:
+        raise SettingsInvalid(
+            "replication.mode: shards of one supervisor have no copies; run each of them as a broker of its own"
+        )
     shards = [_planned(settings, number) for number in range(count)]
     for keys in (LISTENING, ADVERTISED):
         _require_different_ports(shards, keys)

@@ -243,6 +243,18 @@ MEMBERS: Final = of_service(
     ),
 )
 
+# -- copies of the store
+
+REPLICAS: Final = of_service(
+    "quarry.admin.v1.ReplicaService",
+    ListReplicas=Row(
+        holds=lambda answer: not answer.replicas,
+        missing=Never("a list may be empty"),
+        malformed=NO_FIELDS,
+        needs=GET_BROKER,
+    ),
+)
+
 # -- migration, settings, verification
 
 BAD_ASKED_BY: Final = bad_names("asked_by", BAD)[1:]
@@ -386,6 +398,7 @@ ROWS: Final[Table] = {
     **QUERIES_BY_ID,
     **INDEX,
     **MEMBERS,
+    **REPLICAS,
     **MIGRATION,
     **SETTINGS,
     **VERIFICATION,

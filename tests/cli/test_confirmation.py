@@ -38,6 +38,10 @@ class _Typed(io.StringIO):
         return True
 
 
+ASKING_OTHERWISE = {"quarry bench", "quarry replica promote", "quarry replica seed"}
+"""They ask about other things than a live broker's data: tests/cli/test_replica.py, tests/cli/test_bench.py."""
+
+
 def _terminal(monkeypatch: pytest.MonkeyPatch, answer: str) -> _Typed:
     """Return standard error, on which the question is. No fixture: pytest replaces both streams before the test."""
     shown = _Typed()
@@ -58,7 +62,7 @@ def test_without_a_terminal_it_wants_yes(words: tuple[str, ...]) -> None:
 
 def test_every_command_that_deletes_has_the_option() -> None:
     deleting = {path for path, _ in commands() if path.rpartition(" ")[2] in DELETING} - LOCAL
-    assert deleting == {path for path, command in commands() if _asks(command)} - {"quarry bench"}
+    assert deleting == {path for path, command in commands() if _asks(command)} - ASKING_OTHERWISE
     assert deleting == {" ".join(["quarry", *words[: 1 if words == ("expire",) else 2]]) for words in WORDS}
 
 

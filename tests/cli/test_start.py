@@ -17,7 +17,7 @@ from tests.e2e.broker import PROJECT
 HEAVY = {"aiohttp", "cryptography", "jsonschema", "numpy", "pyspark", "structlog", "textual"}
 USE_A_STORE = {
     *("serve", "console", "queues", "backup", "index", "verify", "recover", "restore", "decode", "units", "migrate"),
-    *("export-metadata", "follow", "pipeline"),
+    *("export-metadata", "follow", "pipeline", "replica"),
 }
 
 

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from quarry_mq.cli.main import app
 from quarry_mq.kv import EngineCorrupt
+from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.quarry.admin.v1 import jobs_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as pb
@@ -29,6 +30,8 @@ from quarry_mq.server.admin import stats as history_module
 from quarry_mq.server.admin.concerns import Concern, Concerns, UnsentDeadLetters, _denied
 from quarry_mq.server.admin.stats import make_recording
 from quarry_mq.server.process.host_commands import HostCommands
+from quarry_mq.server.replicas.primary import Primary, ReplicaStatus
+from quarry_mq.server.replicas.process import WatchedCopies
 from quarry_mq.server.security.denied_callers import Denial, DeniedCaller
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.layout.paths import StorePaths
@@ -443,6 +446,46 @@ def test_a_check_of_the_log_that_does_not_go_on_is_a_concern(bench: Bench) -> No
     sweeps._errors.is_new(OSError("Too many open files"))
     assert bench.run(texts()) == ["the check of the log is held up: Too many open files"]
     sweeps._errors.clear()
+
+
+class Statuses:
+    """A primary with copies that are how the test says."""
+
+    def __init__(self) -> None:
+        self.copies: list[ReplicaStatus] = []
+
+    def statuses(self) -> list[ReplicaStatus]:
+        return self.copies
+
+
+def test_a_copy_that_is_away_or_behind_is_a_concern(bench: Bench) -> None:
+    sources, primary, clock = bench.broker.broker._sources, Statuses(), ManualClock()
+    copies = WatchedCopies(cast(Primary, primary), "a", ["b", "c"], clock)
+
+    class NoLetters:
+        def concerns(self) -> Iterator[Concern]:
+            return iter(())
+
+    async def found(*statuses: ReplicaStatus) -> list[tuple[str, str]]:
+        primary.copies = [*statuses]
+        unsent = cast(UnsentDeadLetters, NoLetters())
+        concerns = Concerns(sources, unsent, lambda: 0.0, AROUND, STORE, copies=copies).now()
+        return [(each.kind, each.text) for each in concerns if each.kind.startswith("replica-")]
+
+    b, c, stranger = (ReplicaStatus(name=each) for each in ("b", "c", "old"))
+    follows = replace(b, is_connected=True, lag_s=9.0)
+    assert bench.run(found(follows, c, stranger)) == []
+    clock.advance(59)
+    assert bench.run(found(follows, c, stranger)) == []
+    clock.advance(2)
+    ((kind, text),) = bench.run(found(follows, c, stranger))
+    assert (kind, text.startswith("copy c of the store is not connected")) == ("replica-away", True)
+    late = replace(follows, lag_s=11.0, lag_bytes=70_000)
+    seeding = replace(c, is_connected=True, is_seeding=True, lag_s=75.0, lag_bytes=1 << 30)
+    (_, slow), (_, seeded) = bench.run(found(late, seeding))
+    assert slow == "copy b of the store is 11 s and 70000 bytes behind: they are lost if this machine is lost now"
+    assert seeded.startswith("copy c of the store is being seeded, and 1 min 15 s and 1073741824 bytes behind")
+    assert bench.run(found(follows, c)) == []  # it was there meanwhile
 
 
 def test_denied_calls_name_what_helps(bench: Bench) -> None:

@@ -72,7 +72,14 @@ def lag(ill: str, well: str, *, age_ms: float = 3_600_000) -> list[Series]:
 
 PLANTED: Final[Mapping[str, Planted]] = {
     "QuarryDown": Planted([constant("up", 0, 1, job="quarry")], {"job": "quarry"}),
-    "QuarryNotReady": Planted([constant("quarry_ready", 0, 1)]),
+    # a copy of a store that follows its primary serves no clients, and is well
+    "QuarryNotReady": Planted(
+        [
+            constant("quarry_ready", 0, 0),
+            Series("quarry_replica_connected", {"replica": "b"}, f"_x{MINUTES}", f"1x{MINUTES}"),
+            Series("quarry_replica_primary", {}, f"_x{MINUTES}", f"0x{MINUTES}"),
+        ]
+    ),
     "QuarrySendsRefused": Planted([constant("rocketmq_broker_permission", 4, 6)]),
     "QuarrySendsFail": Planted(
         [
@@ -97,6 +104,14 @@ PLANTED: Final[Mapping[str, Planted]] = {
     ),
     "QuarryIndexBehind": Planted([constant("quarry_index_behind_bytes", 1 << 31, 1 << 20)]),
     "QuarryQueuesDiffer": Planted([constant("quarry_queue_mismatches", 1, 0)]),
+    "QuarryReplicaAway": Planted(
+        [constant("quarry_replica_connected", 0, 1, replica="b"), constant("quarry_replica_primary", 1, 1)],
+        {"replica": "b"},
+    ),
+    "QuarryReplicaBehind": Planted(
+        [constant("quarry_replica_lag_seconds", 11, 9, replica="b"), constant("quarry_replica_primary", 1, 1)],
+        {"replica": "b"},
+    ),
     "QuarryLagGrows": Planted(lag(f"100+1x{MINUTES}", f"100-1x{MINUTES}"), PAIR),
     # the producer stopped, too: the lag does not grow
     "QuarryGroupStuck": Planted(lag(f"100x{MINUTES}", f"100-1x{MINUTES}"), PAIR),

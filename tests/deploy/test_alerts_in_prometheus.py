@@ -100,6 +100,8 @@ WITH_PROMTOOL_ONLY: Final[Mapping[str, str]] = {
     "QuarryRocksdbErrors": "a flush of RocksDB has to fail, which poisons the store",
     "QuarryIndexBehind": "a GiB has to wait for the index",
     "QuarryQueuesDiffer": "a defect of the migration",
+    "QuarryReplicaAway": "two brokers have to be copies of one store, as in tests/replicas",
+    "QuarryReplicaBehind": "a copy has to be slow",
     "QuarryFilesRunOut": "a broker keeps clients from using up its descriptors",
 }
 """The rules that `test_alert_rules.py` alone tries, with series that are made up, and why."""

@@ -53,6 +53,7 @@ SLOW: Final = frozenset(
         "docs/ping-and-bench.md",
         "docs/pipeline.md",
         "docs/quick-reference.md",
+        "docs/replicas.md",
         "docs/runbook.md",
         "docs/scaling.md",
         "docs/security.md",

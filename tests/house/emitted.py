@@ -14,7 +14,12 @@ from prometheus_client.core import Metric
 
 from quarry_mq.protocol.clock import Progress, SystemClock
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.server.observability.metrics.instruments import watch, watch_certificates, watch_health
+from quarry_mq.server.observability.metrics.instruments import (
+    replica_metrics,
+    watch,
+    watch_certificates,
+    watch_health,
+)
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.process.process_metrics import (
     ProcessStats,
@@ -23,6 +28,7 @@ from quarry_mq.server.process.process_metrics import (
     recovery_metrics,
     watch_python,
 )
+from quarry_mq.server.replicas.primary import ReplicaStatus
 from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.security.sealer import new_key
 from tests.conformance.broker import RunningBroker, run, running_broker, until
@@ -98,6 +104,7 @@ def _watch_process(registry: CollectorRegistry) -> None:
     recovery.report(Progress("recovering", 1, 1))
     watch(registry, lambda: process_metrics(ProcessStats(SystemClock()), "0"))
     watch(registry, lambda: recovery_metrics(recovery))
+    watch(registry, lambda: replica_metrics([ReplicaStatus(name="b")], term=1, is_primary=True))
 
 
 async def _traffic(broker: RunningBroker) -> None:

@@ -32,6 +32,7 @@ FEW = {
     *("consume_mode", "is_retry", "is_system", "message_type", "protocol_type"),
     *("cached", "decision", "port"),
     "kind",
+    "replica",
     "severity",
     *("reachable", "state"),
     *("language", "version", "python"),

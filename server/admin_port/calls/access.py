@@ -204,6 +204,7 @@ ACCESSES: Final[Mapping[str, Accesses]] = {
     "QueryService/GetMessage": _message,
     "QueryService/QueryMessages": _of_topic(Action.GET),
     "QueryService/TraceMessages": _of_topic(Action.GET),
+    "ReplicaService/ListReplicas": _cluster(Action.GET),
     "StorageService/GetStorage": _cluster(Action.GET),
     "StorageService/ListQueueSpans": _spans,
     "StorageService/ListPending": _cluster(Action.GET),

@@ -9,7 +9,7 @@ Background work is jobs, the key index, the migration and the clean-up of consum
 from __future__ import annotations
 
 from collections import Counter as Counts
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from threading import Lock
 from typing import Final, Protocol
 
@@ -24,6 +24,7 @@ from quarry_mq.server.jobs import JobKind
 from quarry_mq.server.lite.expiry import RemovalCause
 from quarry_mq.server.observability.samples import Sampling, WaitingStats
 from quarry_mq.server.process.health import HealthState
+from quarry_mq.server.replicas.primary import ReplicaStatus
 from quarry_mq.server.settings.sections import MetricsSection
 from quarry_mq.store.index import KeyIndexes
 from quarry_mq.store.index.tiered.folders import Stage
@@ -277,6 +278,26 @@ def concern_metrics(counts: Mapping[tuple[str, str], int], unsent: Sequence[Unse
     for each in unsent:
         letters.add_metric([each.group], each.letters)
     yield letters
+
+
+def replica_metrics(copies: Iterable[ReplicaStatus], *, term: int, is_primary: bool) -> Iterator[Metric]:
+    """Yield how far each copy of the store is: on the primary all others, on another copy itself."""
+    lag_bytes = GaugeMetricFamily(
+        "quarry_replica_lag_bytes",
+        "Bytes of the primary's durable log that a copy does not have in its queues",
+        labels=["replica"],
+    )
+    lag = GaugeMetricFamily(
+        "quarry_replica_lag_seconds", "Age of the oldest bytes that a copy does not have", labels=["replica"]
+    )
+    connected = GaugeMetricFamily("quarry_replica_connected", "1 while a copy is connected", labels=["replica"])
+    for each in copies:
+        lag_bytes.add_metric([each.name], each.lag_bytes)
+        lag.add_metric([each.name], each.lag_s)
+        connected.add_metric([each.name], each.is_connected)
+    yield from (lag_bytes, lag, connected)
+    yield GaugeMetricFamily("quarry_replication_term", "Number of the promotion that made the primary", value=term)
+    yield GaugeMetricFamily("quarry_replica_primary", "1 if this copy of the store is the primary", value=is_primary)
 
 
 def waiting_metrics(waiting: WaitingStats, sampling: Sampling) -> Iterator[Metric]:

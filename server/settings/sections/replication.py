@@ -39,7 +39,7 @@ class ReplicationSection(Section):
     peers: list[Peer] = Field(
         default=[],
         description="The other copies, as `name=host:port` with their `network.replication`. The same list may be used "
-        "on all machines: a copy passes over its own name.",
+        "on all machines: a copy ignores its own name.",
     )
     key_file: Path | None = Field(
         default=None,
