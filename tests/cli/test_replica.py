@@ -24,8 +24,12 @@ from tests.e2e.broker import NO_CONSOLE, SMALL_SEGMENTS, Broker, environment_of,
 from tests.replicas.copies import Copies
 from tests.schemas import assert_documented
 
-COPY = Role("0" * 32, 3, is_primary=False, epochs=(Epoch(1, 0), Epoch(3, 500)), origin="new", segment_size=1 << 20)
-PRIMARY = Role("0" * 32, 3, is_primary=True, epochs=(Epoch(1, 0), Epoch(3, 500)), origin="new", segment_size=1 << 20)
+COPY = Role(
+    "0" * 32, 3, is_primary=False, epochs=(Epoch(1, 0, 7), Epoch(3, 500, 8)), origin="new", segment_size=1 << 20
+)
+PRIMARY = Role(
+    "0" * 32, 3, is_primary=True, epochs=(Epoch(1, 0, 7), Epoch(3, 500, 8)), origin="new", segment_size=1 << 20
+)
 
 
 def replica(*words: object) -> Result:

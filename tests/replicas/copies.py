@@ -80,8 +80,8 @@ class Copies:
         """Return whether this many copies follow, and have all that the primary has."""
         lines = self[primary].get("/metrics")[1].splitlines()
         connected = [line for line in lines if line.startswith("quarry_replica_connected{") and line.endswith(" 1.0")]
-        behind = [line for line in lines if line.startswith("quarry_replica_lag_bytes{") and not line.endswith(" 0.0")]
-        return len(connected) == count and len(behind) <= len(self.brokers) - 1 - count
+        lagging = [line for line in lines if line.startswith("quarry_replica_lag_bytes{") and not line.endswith(" 0.0")]
+        return len(connected) == count and len(lagging) <= len(self.brokers) - 1 - count
 
     def wait_for_all(self, primary: str, count: int = 1) -> None:
         until(lambda: self.has_all(primary, count), f"copies have all: {self[primary].get('/metrics')[1]}")
