@@ -458,7 +458,7 @@ class Statuses:
         return self.copies
 
 
-def test_a_copy_that_is_away_or_behind_is_a_concern(bench: Bench) -> None:
+def test_a_copy_that_is_away_or_lags_is_a_concern(bench: Bench) -> None:
     sources, primary, clock = bench.broker.broker._sources, Statuses(), ManualClock()
     copies = WatchedCopies(cast(Primary, primary), "a", ["b", "c"], clock)
 
