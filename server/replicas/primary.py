@@ -28,7 +28,7 @@ from quarry_mq.store.state.state_log import NO_CURSOR, StateCursor
 log = structlog.get_logger(__name__)
 
 BEAT_INTERVAL_S: Final = 0.5
-PACE_S: Final = 0.01
+PACE_S: Final = 0.02
 """Seconds between two calls of `Shipment.parts`. Each call costs the broker a turn of Python's lock."""
 SILENCE_S: Final = 10.0
 """Seconds without an acknowledgement after which a copy is taken for gone."""
