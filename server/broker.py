@@ -134,8 +134,13 @@ class Broker:
         self._live.on_change(self._configure)
         self._sources = self._make_sources(health, process)
         if settings.remoting.is_on:
-            self._remoting.serve(self._sources, self._security.remoting_gate, lambda: self._administration)
-        export(self._metrics, self._sources, settings)
+            self._remoting.serve(
+                self._sources,
+                self._security.remoting_gate,
+                lambda: self._administration,
+                self._delays.first_waiting,
+            )
+        export(self._metrics, self._sources, settings, slaves=self._remoting.slaves)
 
     def _configure(self, settings: BrokerSettings) -> None:
         """Pass settings that were changed to all parts. Work under way may end with those that it began with."""
@@ -373,6 +378,7 @@ class Broker:
             self._delays.stop()
             self._checks.stop()
             await self._commit.drain()
+            await self._remoting.stop_slaves(network.stop_grace_ms / 1000)
             self._delivery.stop()
             self._background.stop()
             self._delivery.writer.write_now()

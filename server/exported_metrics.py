@@ -6,6 +6,7 @@ from quarry_mq.server.admin.sources import Sources
 from quarry_mq.server.cluster.metrics import cluster_metrics
 from quarry_mq.server.observability.metrics.instruments import (
     ServerMetrics,
+    slave_metrics,
     stage_metrics,
     sweep_metrics,
     waiting_metrics,
@@ -18,10 +19,14 @@ from quarry_mq.server.observability.metrics.rocketmq import (
     storage_metrics,
     traffic_metrics,
 )
+from quarry_mq.server.remoting.slaves.ha_server import HaServer
 from quarry_mq.server.settings.broker_settings import BrokerSettings
+from quarry_mq.server.settings.sections import OFF
 
 
-def export(metrics: ServerMetrics, sources: Sources, settings: BrokerSettings) -> None:
+def export(
+    metrics: ServerMetrics, sources: Sources, settings: BrokerSettings, *, slaves: HaServer | None = None
+) -> None:
     """Have the metrics of all parts read at each scrape, until `ServerMetrics.stop_watching`."""
     its, maintenance, background = sources.components, sources.maintenance, sources.background
     store, front = its.store, sources.front.stats
@@ -43,6 +48,8 @@ def export(metrics: ServerMetrics, sources: Sources, settings: BrokerSettings) -
     metrics.watch(lambda: traffic_metrics(families, its.sends.metrics.traffic))
     metrics.watch(lambda: lag_metrics(families, background.lag.pairs))
     metrics.watch(lambda: storage_metrics(families, store.messages, _broker_metrics(sources)))
+    if slaves is not None and settings.network.rocketmq_ha != OFF:
+        metrics.watch(lambda: slave_metrics(slaves.lags))
     cluster = sources.cluster
     if cluster is not None:
         metrics.watch(lambda: cluster_metrics(cluster))

@@ -44,9 +44,7 @@ class RocketMQ4(RocketMQ):
         super().start()
 
     def broker_command(self) -> list[str]:
-        return self._java(
-            "org.apache.rocketmq.broker.BrokerStartup", "-c", self._configuration / "broker.conf", heap="1g"
-        )
+        return self.broker_without_proxy(self._configuration / "broker.conf")
 
 
 class Producer:

@@ -257,7 +257,9 @@ def test_rocketmq_is_told_where_the_first_that_waits_is(seed: int, tmp_path: Pat
     assert found.scheduled == {number: offset for number, offset in of_levels.items() if offset}
     assert waiting, "something waits"
     (tmp_path / "config").mkdir()
-    for name, content in pending_files(found, DataVersion(0, 7, 1_795_000_000_000)).items():
+    for name, content in pending_files(
+        found, DataVersion(0, 7, 1_795_000_000_000), timers_end=found.timers_read
+    ).items():
         (tmp_path / "config" / name).write_bytes(content)
     offsets = [ConsumerOffset(*HALVES_RESOLVED, QueueOffset(found.halves))]
     assert read_pending_progress(PosixDisk(), StorePaths(tmp_path), offsets, Warnings()) == found
