@@ -140,7 +140,7 @@ class Broker:
                 lambda: self._administration,
                 self._delays.first_waiting,
             )
-        export(self._metrics, self._sources, settings, slaves=self._remoting.slaves)
+        export(self._metrics, self._sources, settings, slave_lags=lambda: self._remoting.slave_lags)
 
     def _configure(self, settings: BrokerSettings) -> None:
         """Pass settings that were changed to all parts. Work under way may end with those that it began with."""
@@ -378,7 +378,8 @@ class Broker:
             self._delays.stop()
             self._checks.stop()
             await self._commit.drain()
-            await self._remoting.stop_slaves(network.stop_grace_ms / 1000)
+            # a slave that hangs must leave time for the rest of the stop
+            await self._remoting.stop_slaves(min(network.stop_grace_ms, network.stop_rest_ms / 2) / 1000)
             self._delivery.stop()
             self._background.stop()
             self._delivery.writer.write_now()

@@ -124,10 +124,6 @@ class RocketMQ:
         files = ("-bc", self._configuration / "broker.conf", "-pc", self._configuration / "rmq-proxy.json")
         return self._java("org.apache.rocketmq.proxy.ProxyStartup", "-pm", "local", "-n", self.names, *files, heap="2g")
 
-    def broker_without_proxy(self, file: str | Path) -> list[str]:
-        """Return the command that runs a broker with the settings in a file."""
-        return self._java("org.apache.rocketmq.broker.BrokerStartup", "-c", file, heap="1g")
-
     @property
     def environment(self) -> dict[str, str]:
         """Return the variables that both processes need."""

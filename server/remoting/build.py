@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -179,6 +179,11 @@ class Remoting:
             **RemotingUsers(edge, store.users, store.policies, clock).handlers(),
             **RemotingTransactions(edge, sends.transactions, store.messages, sends.metrics.traffic).handlers(),
         }
+
+    @property
+    def slave_lags(self) -> Sequence[int]:
+        """Return how many bytes of the log each attached slave lacks."""
+        return () if self.slaves is None else self.slaves.lags
 
     def configure(self, settings: BrokerSettings) -> None:
         """Apply changed settings from now on."""

@@ -14,7 +14,7 @@ it.
 | read time       | 0      | 8     | i64, ms: timers of earlier times were delivered                  |
 | timer log       | 8      | 8     | i64: how far its own log was flushed                             |
 | queue offset    | 16     | 8     | i64: the next record of the timer topic that it had not read     |
-| of the master   | 24     | 8     | i64: the same, as its replica knows it                           |
+| of the master   | 24     | 8     | i64: how far the master had read it, or the end of the queue     |
 | version         | 32     | 24    | i64 state version, i64 time in ms, i64 counter                   |
 
 RocketMQ maps the file, which is 4,096 bytes long. If its `timerlog/` has entries, it continues after the last of them

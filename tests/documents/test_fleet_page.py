@@ -88,7 +88,9 @@ def test_the_fleet_moves_as_the_page_says(
     monkeypatch.setattr(rocketmq, "_ports", lambda: PORTS)
     server = rocketmq.RocketMQ(tmp_path / "rocketmq", Durability.SYNC, topic="orders", queues=4, groups=["fleet"])
     variables = " ".join(f"{name}={value}" for name, value in server.environment.items())
-    other = shlex.join(server.broker_without_proxy("FILE")).replace("FILE", '"$2"')
+    other = shlex.join(server._java("org.apache.rocketmq.broker.BrokerStartup", "-c", "FILE", heap="1g")).replace(
+        "FILE", '"$2"'
+    )
     proxy = shlex.join(server.broker_command())
     servers = {
         "mqnamesrv": f"{variables} exec {shlex.join(server.name_server_command())}",
