@@ -265,6 +265,31 @@ def test_a_stop_lets_a_slave_get_the_rest(durability: str, serve: Serve) -> None
     assert whole[len(received) :].strip(b"\0") == b""
 
 
+def test_a_stop_waits_for_a_slave_only_as_long_as_the_grace_lasts(serve: Serve) -> None:
+    slaves: list[Slave] = []
+
+    async def test(broker: RunningBroker, client: RemotingClient) -> None:
+        broker.topic("T")
+        slaves.append(Slave(*await asyncio.open_connection("127.0.0.1", ha_of(broker).port)))
+        slaves[0].report(0)
+        await until(lambda: bool(ha_of(broker).attached), "it is attached")
+        await client.send("T", b"hello")
+        slaves[0].writer.close()
+        stuck = Slave(*await asyncio.open_connection("127.0.0.1", ha_of(broker).port))
+        stuck.report(0)
+        slaves.append(stuck)
+        await until(lambda: [each.sent for each in ha_of(broker).attached] == [len(log_of(broker))], "all was sent")
+        stopping = asyncio.get_running_loop().create_task(ha_of(broker).stop(1_000))
+        await asyncio.sleep(0)
+        assert not stopping.done()
+        await ha_of(broker).stop(0)
+        await stopping
+        assert await stuck.ended()
+        stuck.writer.close()
+
+    serve(test, **ON)
+
+
 def test_a_read_that_fails_ends_the_connection(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         broker.topic("T")
