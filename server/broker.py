@@ -136,8 +136,13 @@ class Broker:
         self._live.on_change(self._configure)
         self._sources = self._make_sources(health, process)
         if settings.remoting.is_on:
-            self._remoting.serve(self._sources, self._security.remoting_gate, lambda: self._administration)
-        export(self._metrics, self._sources, settings)
+            self._remoting.serve(
+                self._sources,
+                self._security.remoting_gate,
+                lambda: self._administration,
+                self._delays.first_waiting,
+            )
+        export(self._metrics, self._sources, settings, slave_lags=lambda: self._remoting.slave_lags)
 
     def _configure(self, settings: BrokerSettings) -> None:
         """Pass settings that were changed to all parts. Work under way may end with those that it began with."""
@@ -378,6 +383,10 @@ class Broker:
             self._delays.stop()
             self._checks.stop()
             await self._commit.drain()
+            # a slave that hangs must leave time for the rest of the stop
+            slaves_grace_s = min(network.stop_grace_ms, network.stop_rest_ms / 2) / 1000
+            stopping = asyncio.get_running_loop().create_task(self._remoting.stop_slaves(slaves_grace_s))
+            await _until_stopped(stopping, self._remoting.stop_slaves, hastened)
             self._delivery.stop()
             self._background.stop()
             self._delivery.writer.write_now()
@@ -496,13 +505,7 @@ class Broker:
         self._delivery.drain()
         self._pulls.drain()
         self._messaging.telemetry.end_streams()
-        if hastened is not None:
-            quick = loop.create_task(hastened())
-            await asyncio.wait([stopping, quick], return_when=asyncio.FIRST_COMPLETED)
-            quick.cancel()
-            if not stopping.done():
-                await self._stop_fronts(0)
-        await stopping
+        await _until_stopped(stopping, self._stop_fronts, hastened)
 
     async def _stop_fronts(self, grace_s: float) -> None:
         await asyncio.gather(self._front.stop(grace_s), self._remoting.stop(grace_s))
@@ -546,3 +549,16 @@ class Broker:
             self._maintenance.backups.sweep()
             self._messaging.sweep()
             self._security.sweep()
+
+
+async def _until_stopped(
+    stopping: asyncio.Task[None], stop: Callable[[float], Coroutine[None, None, None]], hastened: Hastened | None
+) -> None:
+    """Wait until a stop with a grace period has ended; end the grace period when the stop is hastened."""
+    if hastened is not None:
+        quick = asyncio.get_running_loop().create_task(hastened())
+        await asyncio.wait([stopping, quick], return_when=asyncio.FIRST_COMPLETED)
+        quick.cancel()
+        if not stopping.done():
+            await stop(0)
+    await stopping

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from quarry_mq.server.admin.sources import Sources
 from quarry_mq.server.cluster.metrics import cluster_metrics
 from quarry_mq.server.observability.metrics.instruments import (
     ServerMetrics,
+    slave_metrics,
     stage_metrics,
     sweep_metrics,
     waiting_metrics,
@@ -21,8 +24,13 @@ from quarry_mq.server.observability.metrics.rocketmq import (
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 
 
-def export(metrics: ServerMetrics, sources: Sources, settings: BrokerSettings) -> None:
-    """Have the metrics of all parts read at each scrape, until `ServerMetrics.stop_watching`."""
+def export(
+    metrics: ServerMetrics, sources: Sources, settings: BrokerSettings, *, slave_lags: Callable[[], Sequence[int]]
+) -> None:
+    """Have the metrics of all parts read at each scrape, until `ServerMetrics.stop_watching`.
+
+    `slave_lags` returns how many bytes of the log each attached slave lacks.
+    """
     its, maintenance, background = sources.components, sources.maintenance, sources.background
     store, front = its.store, sources.front.stats
     if front is not None:
@@ -43,6 +51,7 @@ def export(metrics: ServerMetrics, sources: Sources, settings: BrokerSettings) -
     metrics.watch(lambda: traffic_metrics(families, its.sends.metrics.traffic))
     metrics.watch(lambda: lag_metrics(families, background.lag.pairs))
     metrics.watch(lambda: storage_metrics(families, store.messages, _broker_metrics(sources)))
+    metrics.watch(lambda: slave_metrics(slave_lags()))
     cluster = sources.cluster
     if cluster is not None:
         metrics.watch(lambda: cluster_metrics(cluster))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from typing import Final
 
-from quarry_mq.cli.following.pushes import Push, SlaveSide
 from quarry_mq.protocol.clock import Clock
+from quarry_mq.protocol.remoting.ha import Push, SlaveSide
 from quarry_mq.store.message import PhysicalOffset
 
 REPORT_INTERVAL_S: Final = 4.0

@@ -10,10 +10,10 @@ from typing import Final
 
 from quarry_mq.cli.following.connection import HaConnection
 from quarry_mq.cli.following.master import REFUSED_UNTIL, LogRange, Master
-from quarry_mq.cli.following.pushes import PushMalformed
 from quarry_mq.client.remoting import RemotingFailed
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.remoting.frames import FrameMalformed
+from quarry_mq.protocol.remoting.ha import PushMalformed
 from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.follower import FollowedStore
 from quarry_mq.store.fs import Disk
@@ -195,7 +195,9 @@ class Following:
         self._require_same_log(master.segment_size, log)
         self._take_metadata(master)
         if store.received_up_to == 0:
-            store.receive(PhysicalOffset(0), b"\0")  # see `pushes`: the master is asked for the byte after it
+            store.receive(
+                PhysicalOffset(0), b"\0"
+            )  # see `protocol.remoting.ha`: the master is asked for the byte after it
         connection = HaConnection(
             (master.host, master.ha_port),
             self._first_wanted(log.minimum),
@@ -208,7 +210,7 @@ class Following:
             while not self._stop.is_set():
                 before = store.received_up_to
                 for push in connection.receive():
-                    store.receive(push.offset, push.data)
+                    store.receive(PhysicalOffset(push.offset), push.data)
                 now_s = clock.monotonic_s()
                 asks = store.received_up_to == before or now_s - asked_s >= ASK_INTERVAL_S
                 commits = store.received_up_to - store.flushed_up_to >= (1 if asks else COMMIT_SIZE)

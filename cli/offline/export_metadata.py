@@ -12,6 +12,7 @@ from quarry_mq.cli.offline.opened_store import opened
 from quarry_mq.cli.offline.record_text import json_line
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.store.pending import TIMERS
 from quarry_mq.store.rocketmq import TIMER_STATE, Form
 from quarry_mq.store.rocketmq import export_metadata as export
 
@@ -41,7 +42,13 @@ def export_metadata(
         now_ms = SystemClock().wall_ms()
         pending = open_store.pending_progress(now_ms)
         done = export(
-            open_store.disk, open_store.state_engine(), output, form or Form.JSON, now_ms=now_ms, pending=pending
+            open_store.disk,
+            open_store.state_engine(),
+            output,
+            form or Form.JSON,
+            now_ms=now_ms,
+            pending=pending,
+            timers_end=0 if pending is None else open_store.queue_reader().bounds(TIMERS).maximum,
         )
         stale = [path for name in TIMER_STATE if open_store.disk.exists(path := open_store.paths.root / name)]
     fields = {

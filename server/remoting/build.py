@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -29,11 +29,14 @@ from quarry_mq.server.remoting.pulls import RemotingPulls
 from quarry_mq.server.remoting.relays import RemotingRelays
 from quarry_mq.server.remoting.sends import FastRemotingSends, RemotingSends
 from quarry_mq.server.remoting.sessions import QueueLocks, RemotingSessions
+from quarry_mq.server.remoting.slaves.ha_server import HaServer
+from quarry_mq.server.remoting.slaves.requests import RemotingSlaves
 from quarry_mq.server.remoting.transactions import RemotingTransactions
 from quarry_mq.server.security.gate import Gate
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import OFF, is_loopback
 from quarry_mq.server.tasks import Pacing
+from quarry_mq.store.pending import DueMessage
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +51,8 @@ class Remoting:
         )
         self._locks = QueueLocks(clock)
         self._front: RemotingFront | None = None
+        self.slaves: HaServer | None = None
+        """The port for slaves of RocketMQ, which may be off; None without the protocol."""
         self.listening: dict[str, str] = {}
         """The addresses of the open ports, by the names of their settings."""
 
@@ -56,8 +61,12 @@ class Remoting:
         sources: Sources,
         gate: Gate[RemotingCall] | None,
         administration: Callable[[], Administration],
+        first_waiting: Callable[[], DueMessage | None],
     ) -> None:
-        """Make all handlers, and the front that serves them on ports of its own and of the gRPC front."""
+        """Make all handlers, and the front that serves them on ports of its own and of the gRPC front.
+
+        `first_waiting` returns the delayed message that is due first.
+        """
         components, front = sources.components, sources.front
         edge = RemotingEdge(
             components.edge.error_reporter,
@@ -67,8 +76,20 @@ class Remoting:
             operators=self._settings.operators_by_remoting,
         )
         self._make_parts(edge, sources)
+        messages = components.store.messages
+        self.slaves = HaServer(components.store.segments, lambda: messages.flushed_up_to, components.clock)
+        slaves = RemotingSlaves(
+            edge,
+            components.store,
+            components.delivery,
+            ha=self.slaves,
+            first_waiting=first_waiting,
+            address=self._names.address,
+            settings=self._settings,
+            clock=components.clock,
+        )
         shared = front.resources if isinstance(front, H2Front) else FrontResources(front_limits(self._settings))
-        handlers = self._handlers(edge, sources, administration)
+        handlers = {**self._handlers(edge, sources, administration), **slaves.handlers()}
         made = self._front = RemotingFront(handlers, edge.handler(edge.not_supported), shared)
         if self._fast_sends is not None:
             made.gather = self._fast_sends.gather
@@ -159,6 +180,11 @@ class Remoting:
             **RemotingTransactions(edge, sends.transactions, store.messages, sends.metrics.traffic).handlers(),
         }
 
+    @property
+    def slave_lags(self) -> Sequence[int]:
+        """Return how many bytes of the log each attached slave lacks."""
+        return () if self.slaves is None else self.slaves.lags
+
     def configure(self, settings: BrokerSettings) -> None:
         """Apply changed settings from now on."""
         self._settings = settings
@@ -200,11 +226,22 @@ class Remoting:
             else:
                 log.info("listening for remoting", address=listening[name], setting=key)
         self._names.listens_at(listening)
+        if self.slaves is not None and network.rocketmq_ha != OFF:
+            try:
+                address = await self.slaves.start(network.rocketmq_ha)
+            except OSError as error:
+                raise OSError(f"network.rocketmq_ha: {error}") from error
+            log.info("listening for slaves", address=address)
 
     async def stop(self, grace_s: float) -> None:
-        """Stop serving; see `RemotingFront.stop`."""
+        """Stop serving clients; see `RemotingFront.stop`. Slaves are served until `stop_slaves`."""
         if self._front is not None:
             await self._front.stop(grace_s)
+
+    async def stop_slaves(self, grace_s: float) -> None:
+        """Let slaves get the rest of the log, which must be durable by now; see `HaServer.stop`."""
+        if self.slaves is not None:
+            await self.slaves.stop(grace_s)
 
     def sweep(self) -> None:
         """Drop clients that went silent and locks that ended; to be called every few seconds."""

@@ -106,7 +106,7 @@ class NameService:
         """Return this broker and all members of its cluster that can be reached, for the client of a call."""
         broker, members = self._settings.broker, self._members
         if members is None:
-            return [RoutedBroker(broker.name, broker.cluster, self._address(call))]
+            return [RoutedBroker(broker.name, broker.cluster, self.address(call))]
         brokers = []
         for member in filter(None, (members.own, *members.routed())):
             # all members serve this protocol where they serve gRPC, and each names the same addresses for a broker
@@ -116,7 +116,7 @@ class NameService:
                 brokers.append(RoutedBroker(member.name, broker.cluster, str(reached_at), limit))
         return sorted(brokers)
 
-    def _address(self, call: RemotingCall) -> str:
+    def address(self, call: RemotingCall) -> str:
         """Return the address of a broker that is alone.
 
         Without `remoting.advertise` clients stay at the address that they dialled; those of another port of this
@@ -207,7 +207,7 @@ class NameService:
                 if is_system_topic(topic.name):
                     names.append(topic.name)
                 await time_slice.pause()
-            call.answer(body=orjson.dumps({"brokerAddr": self._address(call), "topicList": names}))
+            call.answer(body=orjson.dumps({"brokerAddr": self.address(call), "topicList": names}))
 
         self._edge.paced(call, answer)
 

@@ -24,6 +24,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsError, To
 from quarry_mq.protocol.limits import WireLimits
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.settings.sections import (
+    OFF,
     BrokerSection,
     ClusterSection,
     ConsumeQueueSection,
@@ -82,6 +83,7 @@ LISTENING: Final = (
     "network.admin",
     "network.http",
     "network.console",
+    "network.rocketmq_ha",
     "remoting.listen",
     "remoting.names_listen",
     "remoting.fast_listen",
@@ -147,6 +149,12 @@ class BrokerSettings(Section):
                 f"cluster needs network.advertise: network.listen is {network.listen}, an address that other members "
                 "cannot give to their clients"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _slaves_reach_it(self) -> Self:
+        if self.network.rocketmq_ha != OFF and not self.remoting.is_on:
+            raise ValueError("network.rocketmq_ha needs remoting.listen: slaves read topics and groups there")
         return self
 
     @property

@@ -5,17 +5,24 @@ pending is derived from the log and kept in a separate database.
 """
 
 from quarry_mq.store.pending.messages import (
+    HALVES,
+    LEVELS,
+    TIMERS,
     PendingBefore,
     PendingMessages,
     ReadRecord,
     due_of_request,
     progress_now,
     reading,
+    slot_before,
 )
 from quarry_mq.store.pending.rows import FAMILY, CheckDue, DueMessage, HalfMessage, Resolution, open_pending_engine
 
 __all__ = [
     "FAMILY",
+    "HALVES",
+    "LEVELS",
+    "TIMERS",
     "CheckDue",
     "DueMessage",
     "HalfMessage",
@@ -27,4 +34,5 @@ __all__ = [
     "open_pending_engine",
     "progress_now",
     "reading",
+    "slot_before",
 ]

@@ -613,10 +613,13 @@ def progress_now(
     that continues from here delivers them again. Reads every delayed message that is pending.
     """
     first: dict[QueueId, QueueOffset] = {}
+    timers_read_ms = now_ms
     for message in pending.waiting_messages():
         record = read(message.physical_offset)
         if record is not None:
             queue = QueueId(record.topic, record.queue_number)
+            if queue == TIMERS:
+                timers_read_ms = min(timers_read_ms, slot_before(message.due_ms))
             first[queue] = min(first.get(queue, record.queue_offset), record.queue_offset)
     halves = pending.halves(QueueOffset(0), 1)
     if halves:
@@ -629,6 +632,14 @@ def progress_now(
     return PendingBefore(
         scheduled={number: offset for number, offset in scheduled.items() if offset},
         timers_read=reached(TIMERS),
-        timers_read_ms=now_ms,
+        timers_read_ms=timers_read_ms,
         halves=reached(HALVES),
     )
+
+
+def slot_before(due_ms: int) -> int:
+    """Return the second into which RocketMQ puts a timer; for a full second it is the one before.
+
+    If the first timer that is pending is due at `due_ms`, all timers of earlier seconds were delivered.
+    """
+    return (due_ms - 1) // ROUNDED_MS * ROUNDED_MS

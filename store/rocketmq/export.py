@@ -97,13 +97,21 @@ class _Tables:
 
 
 def export_metadata(
-    disk: Disk, engine: KeyValueEngine, config: Path, form: Form, *, now_ms: int, pending: PendingBefore | None = None
+    disk: Disk,
+    engine: KeyValueEngine,
+    config: Path,
+    form: Form,
+    *,
+    now_ms: int,
+    pending: PendingBefore | None = None,
+    timers_end: int = 0,
 ) -> Exported:
     """Write the metadata that `engine` (`quarry/`) holds into the folder `config`, which is made if it is missing.
 
     Existing files become `<name>.bak`; fields of a topic or group that Quarry does not know are kept. An existing
-    database is not touched. `held` is the progress of pending messages; with None, existing files about them are left.
-    Raises StoreUnusable if a database is in the way, OSError, kv.KvError.
+    database is not touched. `pending` is the progress of pending messages, and `timers_end` the end of the queue of
+    timers; with None, existing files about pending messages are left. Raises StoreUnusable if a database is in the way,
+    OSError, kv.KvError.
     """
     disk.make_directories(config)
     before = _Before(disk, config)
@@ -114,7 +122,7 @@ def export_metadata(
     else:
         paths = _write_databases(disk, config, tables, version)
     if pending is not None:
-        paths += _write_files(disk, config, pending_files(pending, version))
+        paths += _write_files(disk, config, pending_files(pending, version, timers_end=timers_end))
     return Exported(
         topics=len(tables.topics),
         groups=len(tables.groups),

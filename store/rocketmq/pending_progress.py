@@ -14,7 +14,7 @@ it.
 | read time       | 0      | 8     | i64, ms: timers of earlier times were delivered                  |
 | timer log       | 8      | 8     | i64: how far its own log was flushed                             |
 | queue offset    | 16     | 8     | i64: the next record of the timer topic that it had not read     |
-| of the master   | 24     | 8     | i64: the same, as its replica knows it                           |
+| of the master   | 24     | 8     | i64: how far the master had read it, or the end of the queue     |
 | version         | 32     | 24    | i64 state version, i64 time in ms, i64 counter                   |
 
 RocketMQ maps the file, which is 4,096 bytes long. If its `timerlog/` has entries, it continues after the last of them
@@ -43,9 +43,13 @@ TIMER_STATE: Final = ("timerlog", "timerwheel")
 """Names beside the log: the timers that RocketMQ was waiting for. If they exist, RocketMQ ignores `timercheck`."""
 DELAY_OFFSETS: Final = "delayOffset.json"
 TIMER_CHECK_SIZE: Final = 4096
+TIMER_CHECK_SENT: Final = 56
+"""Bytes of the file that a master sends to its slave: the fields."""
 _TIMER_CHECK: Final = Struct(">qqq")
 _WRITTEN: Final = Struct(">qqqqqqq")
 _NOTHING: Final = (0, 0, 0)
+
+assert _WRITTEN.size == TIMER_CHECK_SENT, "timercheck: table and struct disagree"
 
 
 def read_pending_progress(
@@ -66,14 +70,16 @@ def read_pending_progress(
     )
 
 
-def pending_files(progress: PendingBefore, version: DataVersion) -> dict[str, bytes]:
-    """Return RocketMQ's files for this progress, by name. Its transaction group's offset is among the offsets."""
+def pending_files(progress: PendingBefore, version: DataVersion, *, timers_end: int) -> dict[str, bytes]:
+    """Return RocketMQ's files for this progress, by name. Its transaction group's offset is among the offsets.
+
+    `timers_end` is the end of the queue of timers. A broker of RocketMQ that was a slave of this one has the timers in
+    its `timerlog/` already: it goes on behind those, and not beyond the end.
+    """
     levels = {number + 1: offset for number, offset in sorted(progress.scheduled.items())}
     document = {"dataVersion": version.row, "offsetTable": levels}
-    read = progress.timers_read
-    check = _WRITTEN.pack(
-        progress.timers_read_ms, 0, read, read, version.state_version, version.timestamp_ms, version.counter
-    )
+    times = (version.state_version, version.timestamp_ms, version.counter)
+    check = _WRITTEN.pack(progress.timers_read_ms, 0, progress.timers_read, timers_end, *times)
     return {
         DELAY_OFFSETS: format_json(document).encode(),
         TIMER_CHECK: check.ljust(TIMER_CHECK_SIZE, b"\0"),

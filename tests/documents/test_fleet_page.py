@@ -57,7 +57,7 @@ def write_commands(folder: Path, class_path: str, home: Path, servers: dict[str,
         "mqadmin": f'{program} -Drocketmq.home.dir={home / "tools"} {MAIN} "$@"',
         "mqshutdown": "\n".join(
             (
-                'case "$1" in broker) main=ProxyStartup ;; *) main=NamesrvStartup ;; esac',
+                "case \"$1\" in broker) main='ProxyStartup|BrokerStartup' ;; *) main=NamesrvStartup ;; esac",
                 'pkill -f "$main"',
                 'while pgrep -f "$main" > /dev/null; do sleep 0.1; done',
                 'echo "The $1 has stopped"',
@@ -88,9 +88,13 @@ def test_the_fleet_moves_as_the_page_says(
     monkeypatch.setattr(rocketmq, "_ports", lambda: PORTS)
     server = rocketmq.RocketMQ(tmp_path / "rocketmq", Durability.SYNC, topic="orders", queues=4, groups=["fleet"])
     variables = " ".join(f"{name}={value}" for name, value in server.environment.items())
+    other = shlex.join(server._java("org.apache.rocketmq.broker.BrokerStartup", "-c", "FILE", heap="1g")).replace(
+        "FILE", '"$2"'
+    )
+    proxy = shlex.join(server.broker_command())
     servers = {
         "mqnamesrv": f"{variables} exec {shlex.join(server.name_server_command())}",
-        "mqbroker": f"{variables} exec {shlex.join(server.broker_command())}",
+        "mqbroker": f'export {variables}\nif [ "$1" = -c ]; then exec {other}; fi\nexec {proxy}',
     }
     with Session(tmp_path / "page") as session:
         class_path = remoting_classes("4.9.8", tmp_path_factory)

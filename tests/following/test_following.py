@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from quarry_mq.cli.following import connection, following
-from quarry_mq.cli.following.pushes import Push, PushMalformed, SlaveSide
 from quarry_mq.cli.main import app
+from quarry_mq.protocol.remoting.ha import Push, PushMalformed, SlaveSide
 from quarry_mq.store.message import PhysicalOffset, QueueId
 from tests.follower.test_followed_store import SEGMENT_SIZE, log_bytes, send_some
 from tests.following.fake_master import PUSH, FakeMaster, answer_of, pushed

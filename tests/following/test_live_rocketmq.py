@@ -33,7 +33,15 @@ DOWNTIME_MAX_S: Final = 10.0
 """Far above the aim of 2 s, for a machine with other work; the figure is printed."""
 
 
-class RocketMQ4(RocketMQ):
+class WithoutProxy(RocketMQ):
+    """A broker without a proxy, and its name server."""
+
+    def broker_command(self) -> list[str]:
+        file = self._configuration / "broker.conf"
+        return self._java("org.apache.rocketmq.broker.BrokerStartup", "-c", file, heap="1g")
+
+
+class RocketMQ4(WithoutProxy):
     """A broker of RocketMQ 4.9.7 and its name server."""
 
     def start(self) -> None:
@@ -42,11 +50,6 @@ class RocketMQ4(RocketMQ):
         for name in ("logback_broker.xml", "logback_namesrv.xml"):
             (self._configuration / name).write_text("<configuration/>")
         super().start()
-
-    def broker_command(self) -> list[str]:
-        return self._java(
-            "org.apache.rocketmq.broker.BrokerStartup", "-c", self._configuration / "broker.conf", heap="1g"
-        )
 
 
 class Producer:

@@ -20,7 +20,15 @@ from quarry_mq.store.consumequeue.dispatch import StoredAssignment
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueId, QueueOffset
-from quarry_mq.store.pending import FAMILY, PendingBefore, PendingMessages, Resolution, progress_now, reading
+from quarry_mq.store.pending import (
+    FAMILY,
+    PendingBefore,
+    PendingMessages,
+    Resolution,
+    progress_now,
+    reading,
+    slot_before,
+)
 from quarry_mq.store.pending.messages import (
     HALVES,
     RESOLUTIONS_DELETED,
@@ -257,8 +265,18 @@ def test_rocketmq_is_told_where_the_first_that_waits_is(seed: int, tmp_path: Pat
     assert found.scheduled == {number: offset for number, offset in of_levels.items() if offset}
     assert waiting, "something waits"
     (tmp_path / "config").mkdir()
-    for name, content in pending_files(found, DataVersion(0, 7, 1_795_000_000_000)).items():
+    for name, content in pending_files(found, DataVersion(0, 7, 1_795_000_000_000), timers_end=ends[TIMERS]).items():
         (tmp_path / "config" / name).write_bytes(content)
+    check = (tmp_path / "config" / "timercheck").read_bytes()
+    read_ms, timers_read, end = (int.from_bytes(check[at : at + 8], signed=True) for at in (0, 16, 24))
+    assert (timers_read, end) == (found.timers_read, ends[TIMERS])
+    read = reading(assembly.reader)
+    slots = [
+        slot_before(each.due_ms)
+        for each in assembly.store.pending.waiting_messages()
+        if (record := read(each.physical_offset)) is not None and record.topic == TIMER_TOPIC
+    ]
+    assert read_ms == min([5_000, *slots])
     offsets = [ConsumerOffset(*HALVES_RESOLVED, QueueOffset(found.halves))]
     assert read_pending_progress(PosixDisk(), StorePaths(tmp_path), offsets, Warnings()) == found
 

@@ -36,6 +36,7 @@ COMMANDS: Final[tuple[tuple[str, str], ...]] = (
     ("consumerProgress", r"GAdm +0 +OFFLINE"),
     ("consumerProgress -g GAdm", r"TAdm +quarry +1 +1 +0"),
     ("brokerStatus -b BROKER", r"putMessageTimesTotal +: \d"),
+    ("haStatus -b BROKER", r"#SlaveNum\s+0"),
     ("brokerConsumeStats -b BROKER", "Diff Total: 2"),
     ("statsAll", r"TAdm +GAdm +2 "),
     ("getBrokerConfig -b BROKER", "brokerClusterName += +DefaultCluster"),
@@ -62,7 +63,7 @@ COMMANDS: Final[tuple[tuple[str, str], ...]] = (
 )
 """Commands, and a pattern of what each prints. No command may print an exception."""
 
-SINCE_5: Final = ("setConsumeMode",)
+SINCE_5: Final = ("haStatus", "setConsumeMode")
 """Commands that RocketMQ 4 does not have."""
 
 REFUSED: Final = (
@@ -78,7 +79,12 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, s
     """The addresses of the name server's role and of the broker's."""
     directory = tmp_path_factory.mktemp("tools")
     names, own = (f"127.0.0.1:{port}" for port in free_ports(2))
-    settings = {"remoting.listen": own, "remoting.names_listen": names, "index.hash_files": True}
+    settings = {
+        "remoting.listen": own,
+        "remoting.names_listen": names,
+        "network.rocketmq_ha": "127.0.0.1:0",
+        "index.hash_files": True,
+    }
     environment = {**DISK_OF_THE_TESTS, **environment_of(settings)}
     broker = Broker(directory / "store", logs=directory / "logs", environment=environment)
     broker.start()

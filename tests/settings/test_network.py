@@ -217,3 +217,12 @@ def test_the_console_is_no_way_around_client_certificates() -> None:
     assert not load_settings(
         None, {"network": {**given, "console": "127.0.0.1:1"}, "security": {"admin_authentication": True}}
     ).console_goes_around
+
+
+def test_slaves_need_the_remoting_protocol_and_a_network_that_is_trusted() -> None:
+    fine(rocketmq_ha="127.0.0.1:10912")
+    assert 'plain_text = ["rocketmq_ha"]' in problem(rocketmq_ha="0.0.0.0:10912")
+    assert fine(rocketmq_ha="0.0.0.0:10912", plain_text=["rocketmq_ha"]).network.rocketmq_ha == "0.0.0.0:10912"
+    off = {"listen": "off", "names_listen": "off"}
+    with pytest.raises(SettingsInvalid, match="needs remoting"):
+        load_settings(None, {"network": {"rocketmq_ha": "127.0.0.1:10912"}, "remoting": off})

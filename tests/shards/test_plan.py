@@ -41,6 +41,7 @@ def test_each_shard_has_its_own_store_name_and_ports() -> None:
         "network.admin": "127.0.0.1:8082",
         "network.http": "127.0.0.1:9464",
         "network.console": "127.0.0.1:8083",
+        "network.rocketmq_ha": "off",
         "network.tls_directory": "/data/tls",
     }
     assert second.settings["network.listen"] == "127.0.0.1:8181"
@@ -52,6 +53,7 @@ def test_each_shard_has_its_own_store_name_and_ports() -> None:
         "network.admin": "127.0.0.1:8282",
         "network.http": "127.0.0.1:9664",
         "network.console": "127.0.0.1:8283",
+        "network.rocketmq_ha": "off",
         "remoting.listen": "127.0.0.1:11111",
         "remoting.names_listen": "127.0.0.1:10076",
         "remoting.fast_listen": "off",

@@ -215,6 +215,12 @@ def sweep_metrics(sweeps: SweepStats) -> Iterator[Metric]:
     yield _gauge("quarry_log_check_damaged_records", "Damaged places that the last sweep found", damaged)
 
 
+def slave_metrics(lags: Sequence[int]) -> Iterator[Metric]:
+    yield _gauge("quarry_slaves", "Attached slaves of RocketMQ that copy the log", len(lags))
+    meaning = "Durable bytes of the log that the slave of RocketMQ that is furthest behind has not reported yet"
+    yield _gauge("quarry_slave_lag_bytes", meaning, max(lags, default=0))
+
+
 def migration_metrics(migration: MigrationSource) -> Iterator[Metric]:
     phases = GaugeMetricFamily(
         "quarry_queue_migration_phase", "1 for the current phase of the consume queues", labels=["phase"]

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
 import orjson
+from isal.isal_zlib import crc32
 
 from quarry_mq.protocol.names import RETRY_PREFIX
 from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
@@ -42,16 +43,16 @@ from quarry_mq.server.security.credentials import Access
 from quarry_mq.server.tasks import TimeSlice
 from quarry_mq.store.errors import Forbidden, GroupNotFound, TopicNotFound
 from quarry_mq.store.message import QueueOffset
-from quarry_mq.store.metadata import Permission, TopicType
+from quarry_mq.store.metadata import Group, Permission, Topic, TopicType
 from quarry_mq.store.security.model import Action, ResourceKind
 
-Listed = TypeVar("Listed")
+ListedT = TypeVar("ListedT", Topic, Group)
 
 LISTED_MAX: Final = 20_000
 """Topics or groups in one answer: so many fit into a frame."""
 
-DATA_VERSION: Final = {"counter": 0, "stateVersion": 0, "timestamp": 0}
-"""The version that RocketMQ gives to a table of settings. Here tools are never told that they have the newest one."""
+NO_VERSION: Final = {"counter": 0, "stateVersion": 0, "timestamp": 0}
+"""The version of a table that is always empty here."""
 
 TYPE_ATTRIBUTE: Final = "message.type"
 _TYPES: Final = {
@@ -148,10 +149,10 @@ class RemotingAdministration:
         page = _Page.of(call.fields, "topicSeq", "maxTopicNum")
 
         async def answer(time_slice: TimeSlice) -> None:
-            found, count = await page.cut(self._administration().topics(), time_slice)
-            configs = {topic.name: topic_config(topic) for topic in found}
-            body = {"dataVersion": DATA_VERSION, "mappingDataVersion": DATA_VERSION, "topicConfigTable": configs}
-            call.answer(fields={"totalTopicNum": str(count)}, body=orjson.dumps(body))
+            listed = await page.cut(self._administration().topics(), topic_config, time_slice)
+            versions = {"dataVersion": listed.version, "mappingDataVersion": NO_VERSION}
+            body = {**versions, "topicConfigTable": listed.configs}
+            call.answer(fields={"totalTopicNum": str(listed.total)}, body=orjson.dumps(body))
 
         self._edge.paced(call, answer)
 
@@ -223,10 +224,9 @@ class RemotingAdministration:
         page = _Page.of(call.fields, "groupSeq", "maxGroupNum")
 
         async def answer(time_slice: TimeSlice) -> None:
-            found, count = await page.cut(self._administration().groups(), time_slice)
-            configs = {group.name: group_config(group) for group in found}
-            body = {"dataVersion": DATA_VERSION, "forbiddenTable": {}, "subscriptionGroupTable": configs}
-            call.answer(fields={"totalGroupNum": str(count)}, body=orjson.dumps(body))
+            listed = await page.cut(self._administration().groups(), group_config, time_slice)
+            body = {"dataVersion": listed.version, "forbiddenTable": {}, "subscriptionGroupTable": listed.configs}
+            call.answer(fields={"totalGroupNum": str(listed.total)}, body=orjson.dumps(body))
 
         self._edge.paced(call, answer)
 
@@ -257,6 +257,18 @@ class RemotingAdministration:
         self._edge.require(call, (Access(kind, name, action),))
 
 
+class _Listed(NamedTuple):
+    """The settings of a page by name, the number of all, and the version of the whole table.
+
+    A slave of RocketMQ takes over a table whose version differs from its own, and begins with the first page again if
+    the version changes between two pages. So the version is derived from the rows.
+    """
+
+    configs: Mapping[str, Json]
+    total: int
+    version: Json
+
+
 class _Page(NamedTuple):
     """A page is a part of a list by name: RocketMQ's tools since 5.5 ask for one after the other."""
 
@@ -271,18 +283,22 @@ class _Page(NamedTuple):
         begin = max(integer_of(fields, start, 0, within=INT32), 0)
         return cls(begin, min(max(wanted, 1), LISTED_MAX), is_whole=size not in fields)
 
-    async def cut(self, found: Iterator[Listed], time_slice: TimeSlice) -> tuple[list[Listed], int]:
-        """Return the part, and the length of the whole list. Raises RemotingRefused if that is too long."""
-        part: list[Listed] = []
-        count = 0
+    async def cut(
+        self, found: Iterator[ListedT], config: Callable[[ListedT], dict[str, Json]], time_slice: TimeSlice
+    ) -> _Listed:
+        """Return the page. Raises RemotingRefused if it is the whole list, and that is too long."""
+        configs: dict[str, Json] = {}
+        count = checksum = 0
         for each in found:
+            row = config(each)
+            checksum = crc32(orjson.dumps(row), checksum)
             if self.start <= count < self.start + self.size:
-                part.append(each)
+                configs[each.name] = row
             count += 1
             await time_slice.pause()
         if self.is_whole and count > self.size:
             raise RemotingRefused(ResponseCode.SYSTEM_ERROR, f"{count} rows are too many for one answer: ask by pages")
-        return part, count
+        return _Listed(configs, count, {"counter": checksum, "stateVersion": 0, "timestamp": 0})
 
 
 def _name_in(config: Mapping[str, Json], member: str) -> str:

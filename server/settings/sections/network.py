@@ -18,7 +18,7 @@ from quarry_mq.server.settings.sections.base import (
     is_loopback,
 )
 
-Port = Literal["listen", "admin", "http", "console", "replication"]
+Port = Literal["listen", "admin", "http", "console", "replication", "rocketmq_ha"]
 
 
 class NetworkSection(Section):
@@ -45,6 +45,12 @@ class NetworkSection(Section):
         description="Host names, in addition to addresses and `localhost`, under which browsers may open a console "
         "without login. All other names are refused, as a protection against DNS rebinding.",
     )
+    rocketmq_ha: ListenAddressOrOff = Field(
+        default=OFF,
+        description="Where slaves of RocketMQ copy the log (its HA protocol, port 10912 there), or `off`. Whoever "
+        "reaches this port can read all messages: RocketMQ's protocol has neither users nor TLS. "
+        "[The way back to RocketMQ](follow-rocketmq.md#back-to-rocketmq)",
+    )
     front: FrontKind = Field(
         default="h2",
         description="Which engine serves the messaging port: `h2` is Quarry's own; `grpcio` is gRPC's C core and ten "
@@ -61,8 +67,8 @@ class NetworkSection(Section):
         default="loopback",
         description="Where ports may accept connections without TLS: `loopback` (127.0.0.0/8, ::1, localhost; only "
         "this machine reaches them) or `everywhere`; or a list of the ports that may do so everywhere, such as "
-        '`["listen", "http"]`, of `listen`, `admin`, `http`, `console` and `replication`. Without TLS anybody on the '
-        "network path can read everything, including secrets.",
+        '`["listen", "http"]`, of `listen`, `admin`, `http`, `console`, `replication` and `rocketmq_ha`. Without TLS '
+        "anybody on the network path can read everything, including secrets.",
     )
     tls: Literal["off", "optional", "required"] = Field(
         default="optional",
@@ -208,6 +214,7 @@ class NetworkSection(Section):
             ("http", self.http, not self.http_tls, "http_tls = true"),
             ("console", self.console_address, not self.console_tls, "console_tls = true"),
             ("replication", self.replication, not self.replication_tls, "replication_tls = true"),
+            ("rocketmq_ha", None if self.rocketmq_ha == OFF else self.rocketmq_ha, True, "an address of this machine"),
         )
         for name, address, takes_plain, cure in ports:
             if address is None or not takes_plain or is_loopback(address):

@@ -1,4 +1,4 @@
-"""The HA protocol of RocketMQ, seen from the slave; without I/O.
+"""The HA protocol of RocketMQ, by which a slave copies the log of its master; both sides, without I/O.
 
 Without a controller:
 
@@ -15,14 +15,14 @@ In controller mode (RocketMQ 5.1 and newer) each frame begins with a state, 1 fo
 All integers are big-endian. A push ends anywhere, also inside a record. To a first report of 0 a master without a
 controller answers from the beginning of its last segment, so a slave that wants all of a log that begins at 0 reports
 1: the byte at 0 is the highest byte of the size of the first record, which is always 0.
+
+The master's side here is one without a controller.
 """
 
 from __future__ import annotations
 
 from struct import Struct
 from typing import Final, NamedTuple
-
-from quarry_mq.store.message import PhysicalOffset
 
 PUSH_SIZE_MAX: Final = 64 << 20
 """Bytes of a push at most. RocketMQ's default is 32 KiB (`haTransferBatchSize`)."""
@@ -43,10 +43,36 @@ class PushMalformed(ValueError):
     """The bytes that were received are no push."""
 
 
+class ReportMalformed(ValueError):
+    """The bytes that were received are no report."""
+
+
+def push_head(offset: int, size: int) -> bytes:
+    """Return the head of a push of `size` bytes, which follow it."""
+    return _PUSH.pack(offset, size)
+
+
+class Reports:
+    """Takes what a slave sends, in pieces of any size."""
+
+    def __init__(self) -> None:
+        self._kept = b""
+
+    def feed(self, data: bytes) -> list[int]:
+        """Add received bytes, and return the offsets of the reports that are complete. Raises ReportMalformed."""
+        data = self._kept + data
+        whole = len(data) - len(data) % _REPORT.size
+        self._kept = data[whole:]
+        offsets = [offset for (offset,) in _REPORT.iter_unpack(data[:whole])]
+        if offsets and min(offsets) < 0:
+            raise ReportMalformed(f"a report of offset {min(offsets)}")
+        return offsets
+
+
 class Push(NamedTuple):
     """Bytes of the master's log; empty for a heartbeat."""
 
-    offset: PhysicalOffset
+    offset: int
     data: bytes
 
 
@@ -71,7 +97,7 @@ class SlaveSide:
         """Return the bytes that a slave sends first; in controller mode they make it a learner."""
         return _HELLO.pack(_HANDSHAKE, 0, _LEARNER, _NO_BROKER) if self._is_controlled else b""
 
-    def report(self, end: PhysicalOffset) -> bytes:
+    def report(self, end: int) -> bytes:
         """Return the bytes that report the end of the slave's log to the master."""
         return _STATE_REPORT.pack(_TRANSFER, end) if self._is_controlled else _REPORT.pack(end)
 
@@ -87,7 +113,7 @@ class SlaveSide:
             if len(self._kept) < end:
                 break
             if head.is_push:
-                found.append(Push(PhysicalOffset(head.offset), bytes(self._kept[end - head.size : end])))
+                found.append(Push(head.offset, bytes(self._kept[end - head.size : end])))
             else:
                 self.is_greeted = True
             at = end
