@@ -229,7 +229,7 @@ def test_a_slave_of_rocketmq_follows_and_takes_over(
 def test_a_slave_that_is_promoted_after_a_crash_may_repeat_and_loses_nothing(
     served: tuple[Broker, str, str], slave: Returning, producer: Producer, classes: str
 ) -> None:
-    """The slave is promoted without an export: it has the positions and the progress of delayed messages that it copied last."""
+    """The slave is promoted without an export: it has the positions and the progress that it copied last."""
     broker, own, names = served
     follow_under_load(broker, own, slave, producer)
     received = Fleet(names, classes).receive(200, repeated=set(producer.numbers("failed")))
