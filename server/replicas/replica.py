@@ -171,6 +171,15 @@ class Replica:
                 f"its log ends at {store.received_up_to}, and that of the primary begins at {welcome.log_begin}"
             )
             store = None
+        elif store is not None and welcome.cut_to < store.received_up_to:
+            log.warning(
+                "the log parts from that of the primary, its end is cut off and kept",
+                cut_at=welcome.cut_to,
+                log_end=store.received_up_to,
+            )
+            store.close()
+            store = self._open(parts_at=PhysicalOffset(welcome.cut_to))
+        # after the cut, and before the first byte of the primary: the epochs never name what the log does not have
         role = replace(
             self.role,
             lineage=welcome.lineage,
@@ -181,8 +190,8 @@ class Replica:
             segment_size=welcome.segment_size,
         )
         if role != self.role:
-            self.role = role
             self._files.save(role)
+            self.role = role
         if store is None:
             settings = replace(self._settings, segment_size=welcome.segment_size)
             self._store = store = open_copy(
@@ -193,14 +202,6 @@ class Replica:
                 copied=Copied(StoreKind(welcome.origin)),
                 begin=PhysicalOffset(welcome.log_begin),
             )
-        elif welcome.cut_to < store.received_up_to:
-            log.warning(
-                "the log parts from that of the primary, its end is cut off and kept",
-                cut_at=welcome.cut_to,
-                log_end=store.received_up_to,
-            )
-            store.close()
-            store = self._open(parts_at=PhysicalOffset(welcome.cut_to))
         return store
 
     def _empty(self, why: str) -> None:

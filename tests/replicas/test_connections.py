@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from threading import Event, Thread
@@ -39,15 +40,23 @@ LOOPBACK: Final = "127.0.0.1"
 class Shard:
     """A primary with a random life, on a port."""
 
-    def __init__(self, root: Path, tls: ReplicaTls | None = None, seed: int = 1) -> None:
-        self.life = Primary(root, Random(seed))
+    def __init__(
+        self,
+        root: Path,
+        tls: ReplicaTls | None = None,
+        seed: int = 1,
+        *,
+        role: Role | None = None,
+        expires: bool = True,
+    ) -> None:
+        self.life = Primary(root, Random(seed), expires=expires)
         self.tls = tls
         self.deposed: list[str] = []
-        role = Role().promoted(1, PhysicalOffset(0))
+        role = role or Role().promoted(1, PhysicalOffset(0))
         self.port = ReplicationPort(Address(LOOPBACK, 0), Keys([KEY]), tls)
         self.side = PrimarySide(
             self.life.store,
-            Role(role.lineage, 1, True, role.epochs, "new", 64 * 1024),
+            Role(role.lineage, role.term, True, role.epochs, "new", 64 * 1024),
             Peers("quarry-0", "a", {}, Keys([KEY]), tls),
             clock=SystemClock(),
             deposed=self.deposed.append,
@@ -193,6 +202,33 @@ def test_a_connection_that_hangs_is_given_up_by_both_sides(
         until(lambda: wire.connections > 2, "the copy tries again")
         wire.spoil = lambda data: data
         require_copy(shard, follower)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_an_old_primary_gives_up_what_only_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dies: bool) -> None:
+    """The copy may die when it has written down the epochs: its log must have been cut before."""
+    with closing(Shard(tmp_path / "a")) as old:
+        old.live(30)
+        with closing(Follower(tmp_path / "b", old.address)) as follower:
+            until(old.has_all, "the copy has all")
+            follower.promoted()
+        old.live(30)  # only the old primary has this
+        role = old.side.role
+    RoleFiles(PosixDisk(), tmp_path / "a").save(replace(role, is_primary=False))
+    save, calls = RoleFiles.save, []
+
+    def save_and_die(files: RoleFiles, role: Role) -> None:
+        save(files, role)
+        calls.append(role)
+        if dies and len(calls) == 1:
+            raise OSError("the power goes")
+
+    with closing(Shard(tmp_path / "b", role=follower.files.load())) as new:
+        new.live(10)
+        monkeypatch.setattr(RoleFiles, "save", save_and_die)
+        with closing(Follower(tmp_path / "a", new.address)) as follower:
+            require_copy(new, follower)
+    assert list((tmp_path / "a" / "commitlog" / "broken").iterdir()), "it is kept"
 
 
 def test_strangers_harm_nobody(shard: Shard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
