@@ -194,7 +194,7 @@ def test_copies_are_measured_under_load_and_while_one_is_made(run_bench: RunBenc
     if "skipped" in line:
         pytest.skip(line["skipped"])
     *loads, seed = line["cases"]
-    assert [case["mode"] for case in loads] == ["send", "pipeline", "receive"] * 2
+    assert [case["mode"] for case in loads] == ["send", "pipeline", "receive", "steady"] * 2
     for case in loads:
         assert case["per_second"] > 0
         assert case["lag_p99_s"] >= case["lag_p50_s"] >= 0
