@@ -138,6 +138,8 @@ def connect(address: Address, tls: ReplicaTls | None) -> Connection:
     """Connect to another copy. Raises OSError."""
     connected = socket.create_connection((address.host, address.port), timeout=HANDSHAKE_S)
     try:
+        if connected.getsockname() == connected.getpeername():  # TCP allows it, if the port is one that clients get
+            raise ConnectionRefusedError("nobody listens there")
         if tls is not None:
             connected = tls.client().wrap_socket(connected, server_hostname=address.host)
         return Connection(connected)

@@ -204,7 +204,7 @@ class Primary:
                 connection.send(kind, term, *parts)
             for frame in connection.receive(PACE_S if shipment.at - begun_at < LOG_SIZE_MAX else 0):
                 if frame.type == FrameType.BYE:
-                    raise WireError(f"the copy {name} ends: {bytes(frame.body).decode(errors='replace')}")
+                    return
                 if frame.type == FrameType.ACK:
                     heard_s = clock.monotonic_s()
                     self._note(name, read_ack(frame.body), is_seeding=shipment.is_seeding)
@@ -220,9 +220,17 @@ class Primary:
 
     # -- on a thread of its own
 
+    def _note_ends(self) -> None:
+        """Let the lag of copies that are away grow."""
+        with self._lock:
+            ends = [(each, self._statuses[name].position) for name, each in self._ends.items()]
+        for each, position in ends:
+            each.note(self._store.messages.flushed_up_to, position)
+
     def _watch(self) -> None:
         """Ask the copies that do not follow who they are: one of them may have been promoted."""
         while not self._stopping.wait(ASK_INTERVAL_S):
+            self._note_ends()
             for each in self.statuses():
                 if each.is_connected or each.name not in self._peers.others:
                     continue

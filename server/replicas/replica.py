@@ -129,22 +129,27 @@ class Replica:
         """
         try:
             while not self._stop.is_set():
-                if self._files.is_asked("seed"):
-                    self._empty("an operator asked for it, or it was under way")
+                if self._files.is_asked("emptying"):
+                    self._empty("it was under way")
                 if self._files.is_asked("promote"):
                     self._promote()
                     return True
-                if self._store is None and self.role.epochs:
+                if self._files.is_asked("seed"):
+                    self._close()  # it stays until there is a primary to copy from
+                elif self._store is None and self.role.epochs:
                     self._open()
                 if not any(self._follow(name, address) for name, address in self._peers.others.items()):
                     self._stop.wait(RETRY_INTERVAL_S)
             return False
         finally:
-            if self._store is not None:
-                self._store.close()
-                self._store = None
+            self._close()
 
     # -- the store
+
+    def _close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
 
     def _open(self, *, parts_at: PhysicalOffset | None = None, rebuild_queues: bool = False) -> CopiedStore:
         role = self.role
@@ -166,7 +171,10 @@ class Replica:
     def _begin(self, welcome: Welcome) -> CopiedStore:
         """Return the store as the primary can continue it. Raises what `run` raises."""
         store = self._store
-        if store is not None and welcome.cut_to == START_OVER:
+        if self._files.is_asked("seed"):
+            self._empty("an operator asked for it")
+            self._files.done("seed")
+        elif store is not None and welcome.cut_to == START_OVER:
             self._empty(
                 f"its log ends at {store.received_up_to}, and that of the primary begins at {welcome.log_begin}"
             )
@@ -207,10 +215,8 @@ class Replica:
     def _empty(self, why: str) -> None:
         """Remove the store, so that it is copied again."""
         log.warning("the copy is emptied and seeded again", reason=why)
-        self._files.ask("seed")  # a start after a crash goes on with it
-        if self._store is not None:
-            self._store.close()
-            self._store = None
+        self._files.ask("emptying")  # a start after a crash goes on with it
+        self._close()
         paths = StorePaths(self._settings.root)
         for path in (
             paths.quarry,  # first: without it nothing that is left is taken for a store of Quarry
@@ -229,7 +235,7 @@ class Replica:
                 self._disk.remove(path)
         self.role = replace(self.role, epochs=(), is_primary=False)
         self._files.save(self.role)
-        self._files.done("seed")
+        self._files.done("emptying")
 
     def _promote(self) -> None:
         end = PhysicalOffset(0)

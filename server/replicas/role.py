@@ -3,6 +3,7 @@
     <store>/replication/role.json    replaced as a whole
     <store>/replication/promote      an operator asks for the promotion of this replica (`quarry replica promote`)
     <store>/replication/seed         an operator asks for a new copy (`quarry replica seed`)
+    <store>/replication/emptying     the old copy is being removed
 
 An epoch is a term, the offset where the log of its primary began, and a random number. Two logs are equal up to the end
 of the last epoch that both have, or up to the end of the shorter log.
@@ -112,15 +113,15 @@ class RoleFiles:
         self.disk.replace_atomically(self._path, json.dumps(document).encode() + b"\n")
 
     def ask(self, what: str) -> None:
-        """Leave a request for the replica: `promote` or `seed`."""
+        """Leave a file that the replica looks for: `promote`, `seed` or `emptying`."""
         self.disk.make_directories(self._directory)
         self.disk.replace_atomically(self._directory / what, b"")
 
     def is_asked(self, what: str) -> bool:
-        """Return whether there is such a request."""
+        """Return whether there is such a file."""
         return self.disk.exists(self._directory / what)
 
     def done(self, what: str) -> None:
-        """Remove a request."""
+        """Remove such a file."""
         if self.is_asked(what):
             self.disk.remove(self._directory / what)

@@ -10,12 +10,14 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from shutil import rmtree
 from threading import Event, Thread
 from typing import Final
 
 import pytest
 import trustme
 
+from quarry_mq.cli.demo import free_ports
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.replicas import primary as primary_module
@@ -229,6 +231,37 @@ def test_an_old_primary_gives_up_what_only_it_has(tmp_path: Path, monkeypatch: p
         with closing(Follower(tmp_path / "a", new.address)) as follower:
             require_copy(new, follower)
     assert list((tmp_path / "a" / "commitlog" / "broken").iterdir()), "it is kept"
+
+
+def test_a_copy_that_is_asked_to_begin_again_keeps_what_it_has_until_there_is_a_primary(
+    shard: Shard, tmp_path: Path
+) -> None:
+    shard.live(20)
+    with closing(Follower(tmp_path / "b", shard.address)) as follower:
+        until(shard.has_all, "the copy has all")
+    follower.files.ask("seed")
+    [nobody] = free_ports(1)
+    with closing(Follower(tmp_path / "b", Address(LOOPBACK, nobody))) as follower:
+        until(lambda: bool(follower.said), "it has looked for a primary")
+    segments = list((tmp_path / "b" / "commitlog").iterdir())
+    assert segments
+    until(lambda: not shard.has_all(), "the copy is away")
+    shard.live(5)
+    segments[0].write_bytes(b"no log any more")
+    with closing(Follower(tmp_path / "b", shard.address)) as follower:
+        require_copy(shard, follower)
+    assert not follower.files.is_asked("seed")
+
+
+def test_a_copy_that_is_being_emptied_when_it_dies_is_emptied_by_the_next_start(shard: Shard, tmp_path: Path) -> None:
+    shard.live(20)
+    with closing(Follower(tmp_path / "b", shard.address)) as follower:
+        until(shard.has_all, "the copy has all")
+    follower.files.ask("emptying")
+    rmtree(tmp_path / "b" / "quarry")
+    with closing(Follower(tmp_path / "b", shard.address)) as follower:
+        require_copy(shard, follower)
+    assert not follower.files.is_asked("emptying")
 
 
 def test_strangers_harm_nobody(shard: Shard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
