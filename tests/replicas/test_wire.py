@@ -83,7 +83,7 @@ def test_a_flipped_bit_is_found(body: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(spoilt) - 1))
     spoilt[at] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(WireError, match="checksum"):
-        read(FrameReader(), bytes(spoilt) + bytes(BODY_SIZE_MAX if at < 4 else 0))
+        read(FrameReader(), bytes(spoilt))
 
 
 def test_a_body_before_the_handshake_is_small() -> None:
