@@ -116,17 +116,25 @@ class Shard:
             watcher.join()
 
     def seeded(self) -> Sample:
-        """Make one more copy from nothing; return the bytes of the log, the time, and the copy's CPU time."""
-        begun_s = time.monotonic()
+        """Make one more copy from nothing; return the bytes of the log, the time until it has all, and its CPU time."""
         copy = self._broker("seeded")
-        copy.start()
+        started = Thread(target=copy.start)
+        started.start()
         with closing(copy):
-            while time.monotonic() - begun_s < SEED_TIMEOUT_S:
-                if figures(self.primary, "quarry_replica_lag_bytes", "seeded") == [0.0]:
-                    took_s = time.monotonic() - begun_s
-                    return Sample(sum(self._log_files().values()), took_s, cpu_s_of(copy.pid))
-                time.sleep(0.02)
-        raise RuntimeError(f"no copy was made within {SEED_TIMEOUT_S} s")
+            self._wait("quarry_replica_connected", 1.0)
+            begun_s = time.monotonic()
+            self._wait("quarry_replica_lag_bytes", 0.0)
+            took_s = time.monotonic() - begun_s
+            started.join()
+            return Sample(sum(self._log_files().values()), took_s, cpu_s_of(copy.pid))
+
+    def _wait(self, name: str, value: float) -> None:
+        """Wait until the new copy has this value of a metric of the primary."""
+        give_up_s = time.monotonic() + SEED_TIMEOUT_S
+        while figures(self.primary, name, "seeded") != [value]:
+            if time.monotonic() > give_up_s:
+                raise RuntimeError(f"no copy was made within {SEED_TIMEOUT_S} s")
+            time.sleep(0.01)
 
     def copied_files(self) -> Sample:
         """Copy the bytes of the log and flush them, which is the limit; return as `seeded`."""
