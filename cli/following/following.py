@@ -195,9 +195,8 @@ class Following:
         self._require_same_log(master.segment_size, log)
         self._take_metadata(master)
         if store.received_up_to == 0:
-            store.receive(
-                PhysicalOffset(0), b"\0"
-            )  # see `protocol.remoting.ha`: the master is asked for the byte after it
+            # see `protocol.remoting.ha`: the master is asked for the byte after it
+            store.receive(PhysicalOffset(0), b"\0")
         connection = HaConnection(
             (master.host, master.ha_port),
             self._first_wanted(log.minimum),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from quarry_mq.server.replicas.wire import Ack, Beat, Frame, FrameType, WireError, read_beat, read_cursor, read_log
 from quarry_mq.store.errors import Invalid, OffsetOutOfRange
 from quarry_mq.store.follower import CopiedStore
-from quarry_mq.store.message import PhysicalOffset
 
 
 class Intake:
@@ -54,4 +53,4 @@ class Intake:
             store.retire(self.beat.log_begin)
         cursor = store.cursor
         beat = 0 if self.beat is None else self.beat.number
-        return Ack(beat, store.received_up_to, store.flushed_up_to, cursor.number, PhysicalOffset(cursor.position))
+        return Ack(beat, store.received_up_to, store.flushed_up_to, cursor.number, cursor.position)

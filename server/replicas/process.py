@@ -166,7 +166,6 @@ class Replication:
         section = settings.replication
         assert section.key_file is not None
         self._settings = settings
-        self._section = section
         self._disk = disk
         self._clock = clock
         self._health = health
@@ -223,7 +222,7 @@ class Replication:
             stop=stop,
         )
         self._port.answer_with(replica.answer, _serve_nobody)
-        log.info("this store is a copy", replica=self._section.replica, port=self._port.address)
+        log.info("this store is a copy", replica=self._peers.name, port=self._port.address)
         is_promoted = replica.run()
         self._role, self._replica = replica.role, None
         self._noting.note(replica.following, is_running=False)
@@ -236,7 +235,7 @@ class Replication:
         if role is None:
             if inspect_store(self._disk, self._settings.store.directory).kind is StoreKind.NEW:
                 return Role()
-            log.info("the store gets copies from now on: this one is the primary", replica=self._section.replica)
+            log.info("the store gets copies from now on: this one is the primary", replica=self._peers.name)
             role = Role().promoted(1, PhysicalOffset(0))
         if role.is_primary:
             later = later_primary(self._peers, role, self._peers.others)
@@ -278,17 +277,11 @@ class Replication:
         def deposed(why: str) -> None:
             loop.call_soon_threadsafe(fail, BrokerFailed(f"the broker stops: {why}"))
 
-        self.primary = Primary(
-            store,
-            role,
-            self._peers,
-            clock=self._clock,
-            deposed=deposed,
-        )
+        self.primary = Primary(store, role, self._peers, clock=self._clock, deposed=deposed)
         self.primary.start(self._port)
-        log.info("serving copies", replica=self._section.replica, term=role.term, port=self._port.address)
+        log.info("serving copies", replica=self._peers.name, term=role.term, port=self._port.address)
         try:
-            yield WatchedCopies(self.primary, self._section.replica, self._section.others, self._clock)
+            yield WatchedCopies(self.primary, self._peers.name, self._peers.others, self._clock)
         finally:
             await asyncio.to_thread(self.primary.stop)
 
@@ -309,7 +302,7 @@ class Replication:
             return []
         return [
             ReplicaStatus(
-                name=self._section.replica,
+                name=self._peers.name,
                 is_connected=following.is_connected,
                 is_seeding=following.is_seeding,
                 position=following.position,

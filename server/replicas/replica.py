@@ -151,16 +151,22 @@ class Replica:
             self._store.close()
             self._store = None
 
-    def _open(self, *, parts_at: PhysicalOffset | None = None, rebuild_queues: bool = False) -> CopiedStore:
+    def _open(
+        self,
+        *,
+        begin: int = 0,
+        parts_at: PhysicalOffset | None = None,
+        rebuild_queues: bool = False,
+    ) -> CopiedStore:
+        """Open the store of the role; see `open_copy`."""
         role = self.role
-        settings = replace(self._settings, segment_size=role.segment_size or self._settings.segment_size)
         self._store = open_copy(
-            settings,
+            replace(self._settings, segment_size=role.segment_size or self._settings.segment_size),
             disk=self._disk,
             clock=self._clock,
             report=self._report,
             copied=Copied(StoreKind(role.origin), parts_at),
-            begin=PhysicalOffset(0),
+            begin=PhysicalOffset(begin),
             rebuild_queues=rebuild_queues,
         )
         if rebuild_queues:
@@ -200,17 +206,7 @@ class Replica:
         if role != self.role:
             self._files.save(role)
             self.role = role
-        if store is None:
-            settings = replace(self._settings, segment_size=welcome.segment_size)
-            self._store = store = open_copy(
-                settings,
-                disk=self._disk,
-                clock=self._clock,
-                report=self._report,
-                copied=Copied(StoreKind(welcome.origin)),
-                begin=PhysicalOffset(welcome.log_begin),
-            )
-        return store
+        return store or self._open(begin=welcome.log_begin)
 
     def _empty(self, why: str) -> None:
         """Remove the store, so that it is copied again."""
@@ -265,13 +261,13 @@ class Replica:
                 if welcome.refusal:
                     raise StoreUnusable(self._settings.root, f"replica {name} refuses it: {welcome.refusal}")
                 if not welcome.is_primary or welcome.term < self.role.term:
-                    self._tell(is_connected=False, problem=f"{name} is not the primary")
+                    self._tell(replace(self.following, is_connected=False, problem=f"{name} is not the primary"))
                     return False
                 self._follow_primary(connection, name, self._begin(welcome))
         except (OSError, WireError) as error:
             if isinstance(error, BrokerError):
                 raise
-            self._tell(is_connected=False, problem=f"{name}: {error}")
+            self._tell(replace(self.following, is_connected=False, problem=f"{name}: {error}"))
             return False
         except QueuesOutdated:
             log.warning("the queues are rebuilt: the primary has taken back a deletion, or this copy missed one")
@@ -334,7 +330,8 @@ class Replica:
         position = store.cursor.position
         self._ends.note(intake.beat.log_end, position)
         self._heard_at_s = self._clock.monotonic_s()
-        self._tell(
+        now = replace(
+            self.following,
             is_connected=True,
             primary=name,
             position=position,
@@ -342,9 +339,10 @@ class Replica:
             is_seeding=intake.beat.cursor.position < 0,
             lag_s=self._ends.age_s(position),
         )
+        self._tell(now)
 
-    def _tell(self, **changes: object) -> None:
+    def _tell(self, following: Following) -> None:
         heard_at_s = self._heard_at_s
         heard_s = None if heard_at_s is None else self._clock.monotonic_s() - heard_at_s
-        self.following = replace(self.following, heard_s=heard_s, **changes)  # type: ignore[arg-type]
+        self.following = replace(following, heard_s=heard_s)
         self._show(self.following)

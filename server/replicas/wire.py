@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from quarry_mq.store.message import PhysicalOffset
-from quarry_mq.store.state.state_log import StateCursor
+from quarry_mq.store.state.state_log import CURSOR, StateCursor
 
 HEADER: Final = Struct(">IBBHIIq")
 HEADER_SIZE: Final = HEADER.size
@@ -42,7 +42,6 @@ HANDSHAKE_SIZE_MAX: Final = 64 << 10
 
 _CHECKED: Final = Struct(">IBBHIq")
 _LOG: Final = Struct(">q")
-_CURSOR: Final = Struct(">16sqq")
 _BEAT: Final = Struct(">q16sqqqq")
 _ACK: Final = Struct(">qqqqq")
 
@@ -120,13 +119,13 @@ def read_log(body: memoryview) -> tuple[PhysicalOffset, memoryview]:
 
 def pack_cursor(cursor: StateCursor) -> bytes:
     """Return the body of ROWS END, and the first part of the body of STATE; there the changes follow."""
-    return _CURSOR.pack(*cursor)
+    return CURSOR.pack(*cursor)
 
 
 def read_cursor(body: memoryview) -> tuple[StateCursor, memoryview]:
     """Return the cursor of STATE or ROWS END, and the changes. Raises WireError."""
-    run, number, position = _unpack(_CURSOR, body)
-    return StateCursor(run, number, PhysicalOffset(position)), body[_CURSOR.size :]
+    run, number, position = _unpack(CURSOR, body)
+    return StateCursor(run, number, PhysicalOffset(position)), body[CURSOR.size :]
 
 
 def pack_beat(beat: Beat) -> bytes:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from quarry_mq.kv.recording import Change, ChangeKind
 from quarry_mq.protocol.clock import Clock, ReportProgress
@@ -24,19 +24,16 @@ from quarry_mq.store.opening.open_store import Copied, RecoveredStore, recover_s
 from quarry_mq.store.opening.repair import Orders
 from quarry_mq.store.settings import StoreSettings
 from quarry_mq.store.state.deletions import Deletion, Deletions
-from quarry_mq.store.state.identity import META
+from quarry_mq.store.state.identity import FAMILIES, META
 from quarry_mq.store.state.state_log import (
     ALL_KEYS,
     AS_PRIMARY,
-    FAMILIES_BY_NUMBER,
     StateCursor,
     decode_changes,
     is_own_row,
     put_cursor,
     read_cursor,
 )
-
-_ZERO: Final = PhysicalOffset(0)
 
 
 class QueuesOutdated(Exception):
@@ -61,7 +58,6 @@ class CopiedStore:
         self._followed = followed
         self._engine = recovered.parts.state_engine
         self._meta = self._engine.family(META)
-        self._deletions = Deletions(self._engine)
         self._waiting: list[_Waiting] = []
         cursor = read_cursor(self._engine)
         # the queues of a store that was a primary have all records of its log
@@ -110,13 +106,13 @@ class CopiedStore:
     def take_rows(self, part: bytes | memoryview) -> None:
         """Take a part of all rows of the primary. Raises Invalid if it cannot be read."""
         if self._snapshot is None:
-            self._snapshot = {name: {} for name in FAMILIES_BY_NUMBER}
+            self._snapshot = {name: {} for name in FAMILIES}
         for change in decode_changes(part):
             self._snapshot[change.family][change.key] = change.value
 
     def rows_end(self, cursor: StateCursor) -> None:
         """Let the rows that were taken replace those that are here, once the log has reached the cursor's position."""
-        rows, self._snapshot = self._snapshot or {name: {} for name in FAMILIES_BY_NUMBER}, None
+        rows, self._snapshot = self._snapshot or {name: {} for name in FAMILIES}, None
         self._waiting = [_Waiting(cursor, self._changes_to(rows))]
 
     def reach(self, cursor: StateCursor) -> None:

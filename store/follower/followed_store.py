@@ -136,6 +136,8 @@ class FollowedStore:
                 if batch.ended_by is not None and not isinstance(batch.ended_by, Blank):
                     self._require_incomplete(batch, end)
                     return
+        for name in [name for name, below in self._removed_light.items() if below <= self._dispatched_up_to]:
+            del self._removed_light[name]  # no record below it will come any more
 
     def flush_queues(self) -> None:
         """Make the entries, and then how far they go, durable; and write down how far the log is.

@@ -13,7 +13,7 @@ A batch on the wire:
     u32 changes, then for each: u8 kind, u8 family, u16 key size, key, u32 value size, value
 
     kind     1 put, 2 delete, 3 delete all keys from the key (inclusive) to the value (exclusive)
-    family   the position in `FAMILIES_BY_NUMBER`
+    family   the position in `FAMILIES` of store.state.identity, where new ones are added at the end
 
 All integers are big-endian. Rows that a store keeps about itself alone are left out (`is_own_row`).
 
@@ -41,8 +41,6 @@ from quarry_mq.store.errors import Invalid
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.state.identity import FAMILIES, META
 
-FAMILIES_BY_NUMBER: Final = FAMILIES
-"""The families of `quarry/` by their number on the wire. New ones are added at the end."""
 KEPT_SIZE_MAX: Final = 64 << 20
 """Bytes of the last batches that are kept for copies."""
 PART_SIZE: Final = 1 << 20
@@ -74,8 +72,9 @@ _OWN_ROWS: Final = frozenset(
 )
 _OWN_PREFIXES: Final = (b"migration/", b"verification/")
 
-_NUMBERS: Final = {name: number for number, name in enumerate(FAMILIES_BY_NUMBER)}
-_CURSOR: Final = Struct(">16sqq")
+_NUMBERS: Final = {name: number for number, name in enumerate(FAMILIES)}
+CURSOR: Final = Struct(">16sqq")
+"""A cursor as bytes: run, number, position."""
 _COUNT: Final = Struct(">I")
 _HEAD: Final = Struct(">BBH")
 ALL_KEYS: Final = KeyRange(b"", None)
@@ -113,13 +112,13 @@ def read_cursor(engine: KeyValueEngine) -> StateCursor:
     row = engine.family(META).get(ROW)
     if row is None:
         return NO_CURSOR
-    run, number, position = _CURSOR.unpack(row)
+    run, number, position = CURSOR.unpack(row)
     return StateCursor(run, number, PhysicalOffset(position))
 
 
 def put_cursor(engine: KeyValueEngine, batch: WriteBatch, cursor: StateCursor) -> None:
     """Add the row that says how far the store is to a batch."""
-    batch.put(engine.family(META), ROW, _CURSOR.pack(*cursor))
+    batch.put(engine.family(META), ROW, CURSOR.pack(*cursor))
 
 
 def delete_cursor(engine: KeyValueEngine) -> None:
@@ -151,9 +150,9 @@ def decode_changes(data: bytes | memoryview) -> list[Change]:
             at += _HEAD.size + key_size
             (value_size,) = _COUNT.unpack_from(view, at)
             key, at = bytes(view[at - key_size : at]), at + _COUNT.size + value_size
-            if family < len(FAMILIES_BY_NUMBER):
+            if family < len(FAMILIES):
                 value = bytes(view[at - value_size : at])
-                found.append(Change(ChangeKind(kind), FAMILIES_BY_NUMBER[family], key, value))
+                found.append(Change(ChangeKind(kind), FAMILIES[family], key, value))
     except (struct.error, ValueError) as cause:
         raise Invalid(f"a batch of changes of {len(view)} bytes cannot be read: {cause}") from cause
     if at != len(view):
@@ -239,7 +238,7 @@ def all_rows(engine: RecordingEngine, log: StateLog) -> tuple[StateCursor, Itera
         with snapshot:
             rows = (
                 Change(ChangeKind.PUT, name, key, value)
-                for name in FAMILIES_BY_NUMBER
+                for name in FAMILIES
                 for key, value in engine.family(name).iterate(ALL_KEYS, snapshot=snapshot)
                 if not is_own_row(name, key)
             )

@@ -39,7 +39,7 @@ class _Typed(io.StringIO):
 
 
 ASKING_OTHERWISE = {"quarry bench", "quarry replica promote", "quarry replica seed"}
-"""They ask about other things than a live broker's data: tests/cli/test_replica.py, tests/cli/test_bench.py."""
+"""Commands that do not ask about data of a live broker; see tests/cli/test_replica.py and tests/cli/test_bench.py."""
 
 
 def _terminal(monkeypatch: pytest.MonkeyPatch, answer: str) -> _Typed:
