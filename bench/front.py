@@ -8,11 +8,10 @@ client's as much as the server's. The CPU time per message is the server's alone
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 from typing import Final
 
 from bench.harness import Case, Options, Scale
-from bench.java_load import TITLES, JavaLoad, Modes
+from bench.java_load import TITLES, JavaLoad, Modes, Sizes
 from bench.peers import load as load_generator
 from bench.peers.bare_broker import BareBroker
 from bench.peers.load import LoadGenerator
@@ -30,15 +29,6 @@ MODES: Final[Modes] = {
 CPU_RATIO_TARGET: Final = 0.1
 RATE_TARGET: Final = 8.0
 """Target rate of the front, as a multiple of grpcio's, at a tenth of grpcio's CPU time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Seconds of each sample, and of load on each server before the first one."""
-
-    sample_s: float
-    rounds: int
-    warm_s: float
 
 
 SIZES: Final = {

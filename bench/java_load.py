@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from statistics import median
 from types import MappingProxyType
 from typing import Any, Final
 
-from bench.harness import Sample, Server, alternate, cpu_s_of
+from bench.harness import Sample, Scale, Server, alternate, cpu_s_of
 from bench.peers.load import LoadFailed, LoadGenerator
 
 Modes = Mapping[str, Mapping[str, object]]
@@ -33,6 +34,23 @@ TITLES: Final = {
     "steady": "send, at a fixed rate",
     "receive": "receive 32, acknowledge each",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Seconds of each sample, and of load on each server before the first one."""
+
+    sample_s: float
+    rounds: int
+    warm_s: float
+
+
+SIZES: Final = {
+    Scale.FULL: Sizes(sample_s=4, rounds=5, warm_s=12),
+    Scale.QUICK: Sizes(sample_s=2, rounds=1, warm_s=3),
+    Scale.TINY: Sizes(sample_s=0.5, rounds=1, warm_s=0.5),
+}
+
 
 SERVE_TIMEOUT_S: Final = 60.0
 PROBE_INTERVAL_S: Final = 0.5

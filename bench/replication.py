@@ -12,13 +12,12 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 from typing import Final
 
-from bench.harness import Case, Options, Sample, Scale, cpu_s_of
-from bench.java_load import GROUP, SEND_STEADILY_TOO, TITLES, JavaLoad
+from bench.harness import Case, Options, Sample, cpu_s_of
+from bench.java_load import GROUP, SEND_STEADILY_TOO, SIZES, TITLES, JavaLoad
 from bench.peers import load as load_generator
 from bench.peers.load import LoadGenerator
 from bench.peers.maven import class_path
@@ -39,22 +38,6 @@ SEGMENT_SIZE: Final = 64 << 20
 LAG_INTERVAL_S: Final = 0.1
 PIECE_SIZE: Final = 1 << 20
 SEED_TIMEOUT_S: Final = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Seconds of each sample, and of load on each broker before the first one."""
-
-    sample_s: float
-    rounds: int
-    warm_s: float
-
-
-SIZES: Final = {
-    Scale.FULL: Sizes(sample_s=4, rounds=5, warm_s=12),
-    Scale.QUICK: Sizes(sample_s=2, rounds=1, warm_s=3),
-    Scale.TINY: Sizes(sample_s=0.5, rounds=1, warm_s=0.5),
-}
 
 
 class Shard:

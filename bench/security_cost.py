@@ -16,8 +16,8 @@ from typing import Final
 
 import trustme
 
-from bench.harness import Case, Options, Scale
-from bench.java_load import SEND_AND_RECEIVE, TITLES, JavaLoad
+from bench.harness import Case, Options
+from bench.java_load import SEND_AND_RECEIVE, SIZES, TITLES, JavaLoad
 from bench.peers import load as load_generator
 from bench.peers.load import LoadGenerator
 from bench.peers.maven import class_path
@@ -54,22 +54,6 @@ class Guards:
 
 OPEN: Final = Guards()
 GUARDED: Final = (Guards(tls=True), Guards(users=True), Guards(tls=True, users=True))
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Seconds of each sample, and of load on each broker before the first one."""
-
-    sample_s: float
-    rounds: int
-    warm_s: float
-
-
-SIZES: Final = {
-    Scale.FULL: Sizes(sample_s=4, rounds=5, warm_s=12),
-    Scale.QUICK: Sizes(sample_s=2, rounds=1, warm_s=3),
-    Scale.TINY: Sizes(sample_s=0.5, rounds=1, warm_s=0.5),
-}
 
 
 def run(options: Options) -> list[Case]:
