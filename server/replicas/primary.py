@@ -105,6 +105,8 @@ class Primary:
         self._lock = Lock()
         self._statuses = {each: ReplicaStatus(name=each) for each in peers.others}
         self._ends: dict[str, LogEnds] = {}
+        self._current: dict[str, Connection] = {}
+        """The last connection of each copy. An earlier one can be open still: no packet may say that it has ended."""
         self._watching = Thread(target=self._watch, name="replication watch", daemon=True)
 
     def start(self, port: ReplicationPort) -> None:
@@ -174,7 +176,8 @@ class Primary:
         name = hello.replica
         log.info("a copy follows", replica=name, address=connection.peer, log_end=hello.log_end)
         with self._lock:
-            self._ends[name] = LogEnds(self._clock)
+            self._current[name] = connection
+            self._ends.setdefault(name, LogEnds(self._clock))
             self._statuses[name] = ReplicaStatus(name=name, address=connection.peer, is_connected=True)
         try:
             self._ship(connection, name, _shipment_begin(hello, welcome))
@@ -182,7 +185,8 @@ class Primary:
             log.warning("a copy has to connect again", replica=name, error=str(error))
         finally:
             with self._lock:
-                self._statuses[name] = replace(self._statuses[name], is_connected=False)
+                if self._current[name] is connection:
+                    self._statuses[name] = replace(self._statuses[name], is_connected=False)
             log.info("a copy follows no more", replica=name)
 
     def _ship(self, connection: Connection, name: str, begin: tuple[PhysicalOffset, StateCursor]) -> None:
@@ -192,6 +196,8 @@ class Primary:
         beat_s = pinned_s = 0.0
         heard_s = clock.monotonic_s()
         while not self._stopping.is_set():
+            if self._current[name] is not connection:
+                raise WireError(f"the copy {name} has connected again")
             now_s = clock.monotonic_s()
             self._ends[name].note(self._store.messages.flushed_up_to, self._statuses[name].position)
             if now_s - pinned_s > PIN_S / 4:
@@ -207,16 +213,17 @@ class Primary:
                     return
                 if frame.type == FrameType.ACK:
                     heard_s = clock.monotonic_s()
-                    self._note(name, read_ack(frame.body), is_seeding=shipment.is_seeding)
+                    self._note(name, connection, read_ack(frame.body), is_seeding=shipment.is_seeding)
             if clock.monotonic_s() - heard_s > SILENCE_S:
                 raise WireError(f"the copy {name} has acknowledged nothing for {SILENCE_S:.0f} s")
         connection.send(FrameType.BYE, term, b"the primary stops")
 
-    def _note(self, name: str, ack: Ack, *, is_seeding: bool) -> None:
+    def _note(self, name: str, connection: Connection, ack: Ack, *, is_seeding: bool) -> None:
         with self._lock:
-            self._statuses[name] = replace(
-                self._statuses[name], flushed=ack.flushed, position=ack.position, is_seeding=is_seeding
-            )
+            if self._current[name] is connection:
+                self._statuses[name] = replace(
+                    self._statuses[name], flushed=ack.flushed, position=ack.position, is_seeding=is_seeding
+                )
 
     # -- on a thread of its own
 

@@ -84,7 +84,9 @@ class Copies:
         return len(connected) == count and len(lagging) <= len(self.brokers) - 1 - count
 
     def wait_for_all(self, primary: str, count: int = 1) -> None:
-        until(lambda: self.has_all(primary, count), f"copies have all: {self[primary].get('/metrics')[1]}")
+        until(
+            lambda: self.has_all(primary, count), f"copies have all: {[each.words() for each in self.brokers.values()]}"
+        )
 
     def promote(self, name: str) -> None:
         """Promote a copy, and wait until it serves."""

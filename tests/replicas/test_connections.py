@@ -22,7 +22,7 @@ from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.replicas import primary as primary_module
 from quarry_mq.server.replicas import replica as replica_module
-from quarry_mq.server.replicas.connection import Peers, ReplicaTls
+from quarry_mq.server.replicas.connection import Peers, ReplicaTls, connect
 from quarry_mq.server.replicas.handshake import Keys
 from quarry_mq.server.replicas.port import ReplicationPort
 from quarry_mq.server.replicas.primary import Primary as PrimarySide
@@ -34,6 +34,7 @@ from quarry_mq.store.message import PhysicalOffset
 from tests.e2e.broker import until
 from tests.replicas.forwarder import Forwarder
 from tests.replicas.test_copies import Primary, require_equal, settings
+from tests.replicas.test_wire import HELLO
 
 KEY: Final = b"k" * 32
 LOOPBACK: Final = "127.0.0.1"
@@ -204,6 +205,27 @@ def test_a_connection_that_hangs_is_given_up_by_both_sides(
         until(lambda: wire.connections > 2, "the copy tries again")
         wire.spoil = lambda data: data
         require_copy(shard, follower)
+
+
+def test_a_copy_that_connects_again_before_its_first_connection_ends_is_connected(
+    shard: Shard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition ends no connection: the primary hears of its end long after the copy has connected again."""
+
+    def served() -> int:
+        return sum(thread.name == "replication" for thread in threading.enumerate())
+
+    monkeypatch.setattr(primary_module, "SILENCE_S", 1.0)
+    shard.live(30)
+    hanging = replace(HELLO, shard="quarry-0", replica="b", follows=True, lineage="", epochs=(), log_end=0, position=0)
+    with closing(connect(shard.address, None)) as connection:
+        connection.greet(hanging, Keys([KEY]))
+        until(lambda: any(each.is_connected for each in shard.side.statuses()), "the first connection is served")
+        with closing(Follower(tmp_path / "copy", shard.address)) as follower:
+            until(shard.has_all, "the copy has all")
+            until(lambda: served() == 1, "the first connection has ended")
+            shard.live(10)
+            require_copy(shard, follower)
 
 
 @pytest.mark.parametrize("dies", [False, True])
