@@ -118,6 +118,10 @@ class DoubleWriteConsumeQueues(OneByOne):
         if self.rocks is not None and (self.files is None or self.is_doubled(queue.topic)):
             self.rocks.reserve(queue, next_offset)
 
+    def remove_lost_entries(self, queue: QueueId, end: QueueOffset) -> None:
+        if self.rocks is not None:
+            self.rocks.remove_lost_entries(queue, end)
+
     def is_doubled(self, topic: str) -> bool:
         """Return whether the topic is double-written, given that both stores are set."""
         return is_file_name(topic) and (self._doubled is None or self._doubled(topic))

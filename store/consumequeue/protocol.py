@@ -79,6 +79,13 @@ class ConsumeQueueStore(Protocol):
         is. Durable with the next flush.
         """
 
+    def remove_lost_entries(self, queue: QueueId, end: QueueOffset) -> None:
+        """Remove entries from the max offset up to `end`, durably: a power cut took their records and the max offset.
+
+        They are not counted, and the queue's next entries replace them. So this is needed only before the queue goes on
+        at a higher offset than its max offset: at `end`.
+        """
+
     def entries(self, queue: QueueId, start: QueueOffset, limit: int) -> list[ConsumeQueueEntry]:
         """Return at most `limit` entries with offset >= start, ascending, none below the log's min offset.
 

@@ -119,14 +119,13 @@ class QueueOffsets:
 
         Never pass a cached queue: the queue store may lag behind what was appended.
         """
-        stored = self.queues.next_offsets(unknown)
-        if 0 in stored:
-            floor = self._light_floor.offset
-            stored = [
-                floor if offset == 0 and name.startswith(LIGHT_QUEUE_PREFIX) else offset
-                for (name, _), offset in zip(unknown, stored, strict=True)
-            ]
-        self.next.update(zip(unknown, stored, strict=True))
+        stored = dict(zip(unknown, self.queues.next_offsets(unknown), strict=True))
+        if floor := self._light_floor.offset:
+            for (name, number), offset in stored.items():
+                if offset == 0 and name.startswith(LIGHT_QUEUE_PREFIX):
+                    self.queues.remove_lost_entries(QueueId(name, number), floor)
+                    stored[name, number] = floor
+        self.next.update(stored)
 
     def appended(self, assigned: dict[Queue, QueueOffset], requests: list[DispatchRequest]) -> None:
         """Record an append that succeeded: the next offsets that it leaves, and what is to be dispatched."""

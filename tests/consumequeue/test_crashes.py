@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from quarry_mq.kv import KeyRange
 from quarry_mq.kv.memory import MemoryEngine
+from quarry_mq.store.consumequeue.queue_offsets import LightFloor, QueueOffsets
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
-from quarry_mq.store.message import PhysicalOffset, QueueId
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from tests.consumequeue.samples import A0, B0, offsets, physical, put, queues_over, request
 
 
@@ -73,3 +75,40 @@ def test_truncation_cut_short_by_a_crash_can_be_repeated(
         recovered.truncate(physical(6))
     assert recovered.bounds(A0) == (2, 6)
     assert offsets(recovered, A0) == [2, 3, 4, 5]
+
+
+def with_lost_entries(queue: QueueId, count: int) -> MemoryEngine:
+    """A power cut took the records and the max offset, and RocksDB had flushed the entries alone."""
+    engine = MemoryEngine([ENTRIES_FAMILY, OFFSET_FAMILY])
+    queues = queues_over(engine)
+    put(queues, [request(number, queue, number) for number in range(count)])
+    queues.flush_entries()
+    engine.crash(0)
+    assert queues_over(engine).next_offset(queue) == 0
+    assert len(list(engine.family(ENTRIES_FAMILY).scan(KeyRange(b"", None)))) == count
+    return engine
+
+
+@pytest.mark.parametrize("surviving", range(4))
+def test_a_queue_that_goes_on_at_the_position_of_a_group_shows_no_lost_entries(surviving: int) -> None:
+    engine = with_lost_entries(A0, 3)
+    queues_over(engine).reserve(A0, QueueOffset(2))
+    engine.crash(surviving)
+    queues = queues_over(engine)
+    queues.reserve(A0, QueueOffset(2))
+    assert (queues.bounds(A0), offsets(queues, A0)) == ((2, 2), [])
+    put(queues, [request(0, A0, 2)])
+    assert (queues.bounds(A0), offsets(queues, A0)) == ((2, 3), [2])
+
+
+@pytest.mark.parametrize("surviving", range(4))
+def test_a_light_queue_that_begins_at_the_floor_shows_no_lost_entries(surviving: int) -> None:
+    light = QueueId("%LMQ%lite", 0)
+    engine = with_lost_entries(light, 3)
+    floor = LightFloor(QueueOffset(5), lambda _: None)
+    assert QueueOffsets(queues_over(engine), cached_max=10, light_floor=floor).next_of(light) == 5
+    put(queues_over(engine), [request(0, light, 5)])
+    engine.crash(surviving)
+    queues = queues_over(engine)
+    put(queues, [request(0, light, 5)])
+    assert (queues.bounds(light), offsets(queues, light)) == ((5, 6), [5])

@@ -203,6 +203,9 @@ class FileConsumeQueues(OneByOne):
             if known is not None and known.maximum < next_offset:
                 known.reserve(next_offset)
 
+    def remove_lost_entries(self, queue: QueueId, end: QueueOffset) -> None:
+        """Do nothing: files are truncated after each crash, see `may_hold_more`."""
+
     def put_again(self, requests: Sequence[DispatchRequest], dispatched_up_to: PhysicalOffset) -> None:
         if isinstance(requests, ColumnRequests) and self._ascend(requests.entries):
             self.put(requests, dispatched_up_to)

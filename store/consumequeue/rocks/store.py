@@ -226,11 +226,21 @@ class RocksConsumeQueues:
         known = self._bounds.find(queue)
         if known.maximum >= next_offset:
             return
+        self.remove_lost_entries(queue, next_offset)
         batch = self._engine.batch()
         maximum = _pack_bound(0, next_offset - 1)
         batch.put(self._offsets, known.maximum_key, maximum)
         self._engine.write(batch)
         self._bounds.replaced(queue, maximum)
+
+    def remove_lost_entries(self, queue: QueueId, end: QueueOffset) -> None:
+        known = self._bounds.find(queue)
+        lost = KeyRange(known.prefix + _pack_offset(known.maximum), known.prefix + _pack_offset(end))
+        if self._entries_family.scan(lost, limit=1):
+            batch = self._engine.batch()
+            batch.delete_range(self._entries_family, lost)
+            self._engine.write(batch)
+            self.flush_entries()  # a higher max offset must not be durable before this
 
     def _put_entries(self, batch: WriteBatch, requests: Sequence[DispatchRequest]) -> LastEntries:
         """Add one entry per request and light queue. Returns the last entry of each queue touched."""
