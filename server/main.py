@@ -47,7 +47,7 @@ from quarry_mq.server.replicas.process import Replication
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks import LoopThreads, Supervisor
 from quarry_mq.server.wire.status import is_store
-from quarry_mq.store.fs import PosixDisk, hold_descriptors, keep_from_others
+from quarry_mq.store.fs import PosixCopyingDisk, PosixDisk, hold_descriptors, keep_from_others
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 
 log = structlog.get_logger(__name__)
@@ -153,7 +153,7 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
         http = await running.enter_async_context(process.observed(supervisor))
         threads = LoopThreads(FLUSH_THREADS, "flush")
         running.callback(threads.close)
-        replication = Replication.of(settings, disk=PosixDisk(), clock=process.clock, health=health)
+        replication = Replication.of(settings, disk=PosixCopyingDisk(), clock=process.clock, health=health)
         if replication is not None:
             running.callback(replication.close)
             watch(process.registry, partial(_replica_metrics, replication))

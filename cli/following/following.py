@@ -160,6 +160,7 @@ class Following:
                 self._store.commit()
                 self.lag = Lag(self._store.dispatched_up_to, self.lag.master_end, str(error) or type(error).__name__)
                 self._show(self.lag)
+                self._store.make_wanted_point()
                 self._stop.wait(RETRY_INTERVAL_S)
         return False
 
@@ -222,6 +223,7 @@ class Following:
                 if asks:
                     log, asked_s = master.log_range(), now_s
                     store.retire(log.minimum)
+                    store.make_wanted_point()
                     self.lag = Lag(store.dispatched_up_to, log.end)
                     if now_s - shown_s >= SHOW_INTERVAL_S:
                         self._show(self.lag)

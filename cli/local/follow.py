@@ -24,8 +24,9 @@ from quarry_mq.cli.terminal.text import say
 from quarry_mq.client.remoting import RemotingClient
 from quarry_mq.protocol.clock import Progress, ReportProgress, SystemClock
 from quarry_mq.server.addresses import Address
+from quarry_mq.store.follower import PointsOnRequest
 from quarry_mq.store.follower import follow as follow_log
-from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.fs import PosixCopyingDisk
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.opening.open_store import recover_store
 from quarry_mq.store.settings import StoreSettings
@@ -110,11 +111,12 @@ def _connected(address: Address, user: str | None, secret: str) -> Master:
 
 def _opened(connect: Callable[[], Master], root: Path, report: ReportProgress, stop: Event) -> Following:
     """Open the store to follow a master. Nothing is made if the master cannot be followed."""
-    disk, clock = PosixDisk(), SystemClock()
+    disk, clock = PosixCopyingDisk(), SystemClock()
     with closing(connect()) as master:
         settings = StoreSettings(root=root, segment_size=master.segment_size)
         begin, kind = master.log_range().minimum, master.kind
-    store = follow_log(recover_store(settings, disk=disk, clock=clock, report=report, followed=kind), begin=begin)
+    recovered = recover_store(settings, disk=disk, clock=clock, report=report, followed=kind)
+    store = follow_log(recovered, begin=begin, points=PointsOnRequest(disk, root, clock))
     return Following(
         store, connect, paths=StorePaths(root), disk=disk, clock=clock, show=partial(_show, report), stop=stop
     )

@@ -18,7 +18,7 @@ from quarry_mq.cli.terminal.text import say, time_text
 from quarry_mq.protocol.clock import Clock, SystemClock
 from quarry_mq.server.replicas.process import FollowingFile, LastFollowed
 from quarry_mq.server.replicas.role import Role, RoleFiles
-from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.fs import PosixCopyingDisk
 from quarry_mq.store.layout.kind import StoreKind, inspect_store
 
 LOOK_S: Final = 0.1
@@ -37,7 +37,7 @@ class _Copy:
 
     def __init__(self, root: Path) -> None:
         """Read the files. Raises StoreUnusable, OSError."""
-        disk = PosixDisk()
+        disk = PosixCopyingDisk()
         self._root = root
         self._clock: Final[Clock] = SystemClock()
         self.files = RoleFiles(disk, root)

@@ -176,6 +176,10 @@ RULES: Final = tuple(
             r"\banother broker holds this store\b",
             _says("stop that broker first; `quarry backup --admin` copies a live one"),
         ),
+        (
+            r"\ba broker is running on this store\b",
+            _says("`quarry verification begin` verifies the store of a live broker, `quarry backup --admin` copies it"),
+        ),
         (r"which in phase \w+ does not hold everything$", _says("`quarry migration status` shows the next step")),
         (r": no such directory$", _says("a store is the directory that contains commitlog/")),
         (r"contexts\.toml: No such file", _says("`quarry context add NAME --admin HOST:PORT` creates the first one")),

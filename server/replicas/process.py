@@ -27,7 +27,7 @@ from quarry_mq.server.replicas.role import Role, RoleFiles
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import NetworkSection, ReplicationSection
 from quarry_mq.store.errors import StoreUnusable
-from quarry_mq.store.fs import Disk
+from quarry_mq.store.fs import CopyingDisk, Disk
 from quarry_mq.store.layout.kind import StoreKind, inspect_store
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.layout.queue_phase import QueuePhase
@@ -161,7 +161,7 @@ class WatchedCopies:
 class Replication:
     """The part of one process in the copies of a store: the port, the role, and whoever plays it now."""
 
-    def __init__(self, settings: BrokerSettings, *, disk: Disk, clock: Clock, health: HealthState) -> None:
+    def __init__(self, settings: BrokerSettings, *, disk: CopyingDisk, clock: Clock, health: HealthState) -> None:
         """Open the port. Raises Invalid that names the key file, OSError, StoreUnusable."""
         section = settings.replication
         assert section.key_file is not None
@@ -183,7 +183,7 @@ class Replication:
         self.primary: Primary | None = None
 
     @classmethod
-    def of(cls, settings: BrokerSettings, *, disk: Disk, clock: Clock, health: HealthState) -> Self | None:
+    def of(cls, settings: BrokerSettings, *, disk: CopyingDisk, clock: Clock, health: HealthState) -> Self | None:
         """Return this process's part, or None if the store has no copies. Raises what the constructor raises."""
         return cls(settings, disk=disk, clock=clock, health=health) if settings.replication.is_on else None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -138,6 +137,8 @@ class Replica:
                     self._close()  # it stays until there is a primary to copy from
                 elif self._store is None and self.role.epochs:
                     self._open()
+                if self._store is not None:
+                    self._store.make_wanted_point()
                 if not any(self._follow(name, address) for name, address in self._peers.others.items()):
                     self._stop.wait(RETRY_INTERVAL_S)
             return False
@@ -171,7 +172,7 @@ class Replica:
         )
         if rebuild_queues:
             for path in self._settings.root.glob("consumequeue_rocksdb.set-aside-*"):
-                shutil.rmtree(path)  # made again from the log and the rows; nothing is lost with it
+                self._disk.remove_tree(path)  # made again from the log and the rows; nothing is lost with it
         return self._store
 
     def _begin(self, welcome: Welcome) -> CopiedStore:
@@ -223,9 +224,9 @@ class Replica:
             paths.index,
             paths.key_index,
             paths.config,
+            paths.backup_points,
         ):
-            if self._disk.exists(path):
-                shutil.rmtree(path)
+            self._disk.remove_tree(path)
         for path in (paths.checkpoint, paths.abort):
             if self._disk.exists(path):
                 self._disk.remove(path)
@@ -315,6 +316,7 @@ class Replica:
                     self._heard(name, intake, store)
             if now_s - looked_s >= LOOK_INTERVAL_S:
                 looked_s = now_s
+                store.make_wanted_point()
                 if self._files.is_asked("promote") or self._files.is_asked("seed"):
                     break
             if now_s - flushed_s >= FLUSH_INTERVAL_S:

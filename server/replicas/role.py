@@ -19,7 +19,7 @@ from secrets import randbits, token_hex
 from typing import Final, NamedTuple
 
 from quarry_mq.store.errors import StoreUnusable
-from quarry_mq.store.fs import Disk
+from quarry_mq.store.fs import CopyingDisk
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.message import PhysicalOffset
 
@@ -71,7 +71,7 @@ def shared_end(ours: Sequence[Epoch], our_end: int, theirs: Sequence[Epoch], the
 class RoleFiles:
     """The files in `replication/` of one store."""
 
-    def __init__(self, disk: Disk, root: Path) -> None:
+    def __init__(self, disk: CopyingDisk, root: Path) -> None:
         self.disk = disk
         self._directory = StorePaths(root).replication
 

@@ -2,5 +2,16 @@
 
 from quarry_mq.store.follower.copied_store import CopiedStore, QueuesOutdated, open_copy
 from quarry_mq.store.follower.followed_store import FollowedStore, follow
+from quarry_mq.store.follower.points import FollowerPoint, PointsOnRequest, is_followed, point_of_follower
 
-__all__ = ["CopiedStore", "FollowedStore", "QueuesOutdated", "follow", "open_copy"]
+__all__ = [
+    "CopiedStore",
+    "FollowedStore",
+    "FollowerPoint",
+    "PointsOnRequest",
+    "QueuesOutdated",
+    "follow",
+    "is_followed",
+    "open_copy",
+    "point_of_follower",
+]

@@ -18,7 +18,8 @@ from quarry_mq.kv.recording import Change, ChangeKind
 from quarry_mq.protocol.clock import Clock, ReportProgress
 from quarry_mq.store.engines import StoreEngines
 from quarry_mq.store.follower.followed_store import FollowedStore, follow
-from quarry_mq.store.fs import Disk
+from quarry_mq.store.follower.points import PointsOnRequest
+from quarry_mq.store.fs import CopyingDisk
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.opening.open_store import Copied, RecoveredStore, recover_store
 from quarry_mq.store.opening.repair import Orders
@@ -211,6 +212,10 @@ class CopiedStore:
             changes += [Change(ChangeKind.PUT, name, key, value) for key, value in missing.items()]
         return changes
 
+    def make_wanted_point(self) -> None:
+        """Make a point if a command wants one; see `FollowedStore.make_wanted_point`."""
+        self._followed.make_wanted_point()
+
     def flush(self) -> None:
         """Make the queues durable, and write down how far the copy is, so that a crash takes little back."""
         batch = self._engine.batch()
@@ -241,7 +246,7 @@ def _deletion_of(change: Change) -> bool:
 def open_copy(
     settings: StoreSettings,
     *,
-    disk: Disk,
+    disk: CopyingDisk,
     clock: Clock,
     report: ReportProgress,
     copied: Copied,
@@ -257,4 +262,5 @@ def open_copy(
     recovered = recover_store(
         settings, disk=disk, clock=clock, report=report, engines=engines, orders=orders, followed=copied
     )
-    return CopiedStore(recovered, follow(recovered, begin=begin))
+    points = PointsOnRequest(disk, settings.root, clock)
+    return CopiedStore(recovered, follow(recovered, begin=begin, points=points))

@@ -14,13 +14,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from itertools import groupby
+from pathlib import Path
 from struct import Struct
 from typing import Final
 
 from quarry_mq.protocol.names import is_light_queue, is_system_topic
-from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogReceiver, cut
+from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogReceiver, KeptSize, cut
 from quarry_mq.store.consumequeue.dispatch import OffsetAssignment, UndeletedEntries
 from quarry_mq.store.errors import StoreDamaged, StoreUnusable
+from quarry_mq.store.follower.points import PointsOnRequest
+from quarry_mq.store.fs import CopyingDisk
+from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.layout.queue_phase import QueuePhase
 from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore, RecoveredStore
 from quarry_mq.store.pending import PendingBefore, PendingMessages
@@ -45,6 +50,7 @@ class FollowedStore:
         pending: PendingMessages,
         assignment: OffsetAssignment,
         remover: SegmentRemover,
+        points: PointsOnRequest | None,
         closing: ExitStack,
     ) -> None:
         """Take over a recovered store. `closing` closes what was opened in addition to its parts."""
@@ -59,6 +65,7 @@ class FollowedStore:
         self._topics: Collection[str] = ()
         self._topics_up_to = _ZERO
         self._remover = remover
+        self._points = points
         self._closing = closing
         self._segments = recovered.parts.segments
         self._queues = recovered.parts.queues.store
@@ -148,6 +155,30 @@ class FollowedStore:
         self._queues.flush()
         self._pending.flush()
         self._recovered.parts.identity.flushed_up_to = self._dispatched_up_to
+
+    def make_wanted_point(self) -> None:
+        """Make a point of the store if a command wants one, and remove the last one if none does; call it often.
+
+        Raises OSError if the folder of points cannot be written.
+        """
+        if self._points is not None:
+            self._points.look(self._make_point)
+
+    def _make_point(self, disk: CopyingDisk, directory: Path) -> PhysicalOffset:
+        """Make a store in an empty folder that is equal to this one as it is now, and return where its log ends."""
+        self.flush_queues()
+        parts, paths = self._recovered.parts, StorePaths(directory)
+        if parts.queues.phase is not QueuePhase.ROCKSDB or parts.queues.engine is None:
+            raise StoreUnusable(parts.queues.file_directory, "there are queues in files, which have no second names")
+        parts.queues.engine.checkpoint(directory / parts.queues.rocks_directory.name)
+        self._pending.checkpoint(paths.pending_messages)
+        parts.state_engine.checkpoint(paths.quarry)
+        KeptSize(disk, paths.quarry).keep(self._segments.segment_size)
+        disk.make_directories(paths.commit_log)
+        for base in self._segments.bases:
+            source = self._segments.path_of(base)
+            disk.link_file(source, paths.commit_log / source.name)
+        return self._dispatched_up_to
 
     def settle(self, before: PendingBefore, now_ms: int) -> None:
         """Drop the pending messages that the other broker has delivered by now; see `PendingMessages.settle`."""
@@ -240,10 +271,14 @@ class FollowedStore:
             raise StoreDamaged(segment.path, f"what was received at offset {at} is no record: {batch.ended_by}")
 
 
-def follow(recovered: RecoveredStore, *, begin: PhysicalOffset = _ZERO) -> FollowedStore:
+def follow(
+    recovered: RecoveredStore, *, begin: PhysicalOffset = _ZERO, points: PointsOnRequest | None = None
+) -> FollowedStore:
     """Continue the log of a recovered store with the bytes of another broker.
 
-    `begin` is where the log of an empty store begins. Raises OSError, kv.KvError, StoreUnusable.
+    `begin` is where the log of an empty store begins. `points` makes points for commands.
+
+    Raises OSError, kv.KvError, StoreUnusable.
     """
     parts = recovered.parts
     if not len(parts.segments):
@@ -259,6 +294,8 @@ def follow(recovered: RecoveredStore, *, begin: PhysicalOffset = _ZERO) -> Follo
     reader = CommitLogReader(parts.segments, end=lambda: receiver.end)
     recovered.mark_running()
     with ExitStack() as closing:
+        if points is not None:
+            closing.callback(points.close)
         pending = recovered.open_pending(reader, closing)
         return FollowedStore(
             recovered,
@@ -267,5 +304,6 @@ def follow(recovered: RecoveredStore, *, begin: PhysicalOffset = _ZERO) -> Follo
             pending=pending,
             assignment=parts.queues.assignment,
             remover=SegmentRemover(parts.segments.disk, parts.segments.directory, reader, clock=recovered.clock),
+            points=points,
             closing=closing.pop_all(),
         )

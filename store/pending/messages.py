@@ -25,6 +25,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from quarry_mq.kv import KeyRange, KeyValueEngine, WriteBatch
@@ -450,6 +451,10 @@ class PendingMessages:
         if self._up_to is not None and self._up_to != self._written_up_to:
             self._write(self._engine.batch(), self._up_to)
         self._engine.flush([FAMILY])
+
+    def checkpoint(self, directory: Path) -> None:
+        """Copy the database; see `kv.KeyValueEngine.checkpoint`."""
+        self._engine.checkpoint(directory)
 
     def close(self) -> None:
         self._engine.close()

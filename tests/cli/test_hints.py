@@ -104,6 +104,7 @@ def test_stores(tmp_path: Path, golden_copy: GoldenStore) -> None:
     store = golden_copy("rocks-clean") / "store"
     lock = PosixDisk().lock(store / "lock")
     assert "stop that broker first" in offline.hint("recover", store)
+    assert "`quarry verification begin`" in offline.hint("verify", store)
     lock.release()
 
 

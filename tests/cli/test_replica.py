@@ -19,7 +19,7 @@ from quarry_mq.server.replicas.process import FollowingFile
 from quarry_mq.server.replicas.replica import Following
 from quarry_mq.server.replicas.role import Epoch, Role, RoleFiles
 from quarry_mq.server.settings.broker_settings import BrokerSettings
-from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.fs import PosixCopyingDisk
 from tests.e2e.broker import NO_CONSOLE, SMALL_SEGMENTS, Broker, environment_of, quarry, until
 from tests.replicas.copies import Copies
 from tests.schemas import assert_documented
@@ -40,11 +40,11 @@ def replica(*words: object) -> Result:
 
 
 def is_asked(root: Path, what: str) -> bool:
-    return RoleFiles(PosixDisk(), root).is_asked(what)
+    return RoleFiles(PosixCopyingDisk(), root).is_asked(what)
 
 
 def with_role(root: Path, role: Role) -> Path:
-    RoleFiles(PosixDisk(), root).save(role)
+    RoleFiles(PosixCopyingDisk(), root).save(role)
     return root
 
 
@@ -55,7 +55,7 @@ def test_the_next_start_of_a_stopped_copy_is_the_primary(tmp_path: Path) -> None
     root = with_role(tmp_path, COPY)
     clock = ManualClock()
     following = Following(primary="a", is_connected=True, position=900, primary_end=1_000, lag_s=0.2, heard_s=0.1)
-    FollowingFile(PosixDisk(), root, clock).note(following, is_running=False)
+    FollowingFile(PosixCopyingDisk(), root, clock).note(following, is_running=False)
     done = replica("promote", "--store", root)
     assert done.exit_code == 0, done.output
     assert f"no process follows in {root}: its next start is the primary" in done.stdout
@@ -119,10 +119,10 @@ def test_a_damaged_role_is_named(tmp_path: Path) -> None:
 
 def test_what_the_primary_was_last_heard_of_is_kept_over_restarts(tmp_path: Path) -> None:
     clock = ManualClock()
-    FollowingFile(PosixDisk(), tmp_path, clock).note(Following(primary="a", is_connected=True, heard_s=0.0))
+    FollowingFile(PosixCopyingDisk(), tmp_path, clock).note(Following(primary="a", is_connected=True, heard_s=0.0))
     heard_at_ms = clock.wall_ms()
     clock.advance(60)
-    again = FollowingFile(PosixDisk(), tmp_path, clock)
+    again = FollowingFile(PosixCopyingDisk(), tmp_path, clock)
     again.note(Following(problem="a: connection refused"))
     last = again.read()
     assert last is not None
@@ -139,7 +139,7 @@ def test_doctor_warns_of_a_copy_that_follows_nobody(tmp_path: Path) -> None:
             "replication": {"mode": "async", "replica": "b", "peers": ["a=127.0.0.1:1"], "key_file": "key"},
         }
     )
-    clock, file = ManualClock(), FollowingFile(PosixDisk(), tmp_path, ManualClock())
+    clock, file = ManualClock(), FollowingFile(PosixCopyingDisk(), tmp_path, ManualClock())
     assert live.followed(settings, clock) is None
     file.note(Following(primary="a", is_connected=True, is_seeding=False, position=7, primary_end=9, lag_s=0.25))
     (fine,) = live.copy(live.followed(settings, clock))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,6 +18,7 @@ from quarry_mq.cli.following import connection, following
 from quarry_mq.cli.main import app
 from quarry_mq.protocol.remoting.ha import Push, PushMalformed, SlaveSide
 from quarry_mq.store.message import PhysicalOffset, QueueId
+from tests.e2e.broker import PROJECT, clean_environment, quarry, until
 from tests.follower.test_followed_store import SEGMENT_SIZE, log_bytes, send_some
 from tests.following.fake_master import PUSH, FakeMaster, answer_of, pushed
 from tests.store.test_deletions import opened, rows_of
@@ -104,6 +107,28 @@ def test_a_store_keeps_up_with_its_master_and_serves_afterwards(tmp_path: Path, 
         found = run(master.port, tmp_path / "store")
         assert found.exit_code == 2
         assert "a broker has served this store" in found.output
+    primary.close()
+
+
+def test_a_store_is_verified_while_it_follows(tmp_path: Path) -> None:
+    chance, root = Random(4), tmp_path / "store"
+    primary = opened(tmp_path / "primary")
+    for _ in range(6):
+        send_some(primary, chance)
+    end = primary.messages.appended_up_to
+    command = [sys.executable, "-m", "quarry_mq.cli.main", "follow", "--store", str(root)]
+    with FakeMaster(lambda start, stop: log_bytes(primary, start, stop), lambda: end) as master:
+        follower = subprocess.Popen([*command, f"127.0.0.1:{master.port}"], cwd=PROJECT, env=clean_environment())
+        try:
+            until(lambda: master.reports[-1:] == [end], "the follower has all")
+            done = quarry("verify", str(root))
+            assert done.returncode == 0, done.stderr
+            assert f"log [0, {end}): the parts of the store agree" in done.stdout
+            until(lambda: not list((root / "backup").glob("1*")), "the point is removed")
+        finally:
+            follower.terminate()
+            assert follower.wait(30) == 0
+    assert quarry("verify", str(root)).returncode == 0
     primary.close()
 
 

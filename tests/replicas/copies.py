@@ -10,7 +10,7 @@ from typing import Final
 
 from quarry_mq.cli.demo import free_ports
 from quarry_mq.server.replicas.role import RoleFiles
-from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.fs import PosixCopyingDisk
 from quarry_mq.store.security.sealer import new_key
 from tests.e2e.broker import Broker, environment_of, until
 from tests.e2e.conftest import QUICK
@@ -57,7 +57,7 @@ class Copies:
 
     def files(self, name: str) -> RoleFiles:
         """The files that say which copy this is."""
-        return RoleFiles(PosixDisk(), self._home / name)
+        return RoleFiles(PosixCopyingDisk(), self._home / name)
 
     def ask(self, name: str, what: str) -> None:
         """Ask a copy for something, as `quarry replica` does."""

@@ -29,7 +29,7 @@ from quarry_mq.server.replicas.primary import Primary as PrimarySide
 from quarry_mq.server.replicas.replica import Following, Replica
 from quarry_mq.server.replicas.role import Role, RoleFiles
 from quarry_mq.store.errors import StoreUnusable
-from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.fs import PosixCopyingDisk
 from quarry_mq.store.message import PhysicalOffset
 from tests.e2e.broker import until
 from tests.replicas.forwarder import Forwarder
@@ -93,7 +93,7 @@ class Follower:
 
     def __init__(self, root: Path, address: Address, *, key: bytes = KEY, tls: ReplicaTls | None = None) -> None:
         self.root = root
-        self.files = RoleFiles(PosixDisk(), root)
+        self.files = RoleFiles(PosixCopyingDisk(), root)
         self.said: list[Following] = []
         self._stop = Event()
         self.error: BaseException | None = None
@@ -238,7 +238,7 @@ def test_an_old_primary_gives_up_what_only_it_has(tmp_path: Path, monkeypatch: p
             follower.promoted()
         old.live(30)  # only the old primary has this
         role = old.side.role
-    RoleFiles(PosixDisk(), tmp_path / "a").save(replace(role, is_primary=False))
+    RoleFiles(PosixCopyingDisk(), tmp_path / "a").save(replace(role, is_primary=False))
     save, calls = RoleFiles.save, []
 
     def save_and_die(files: RoleFiles, role: Role) -> None:
@@ -322,7 +322,7 @@ def _is_closed(connected: socket.socket) -> bool:
 
 
 def test_a_copy_of_another_store_is_refused(shard: Shard, tmp_path: Path) -> None:
-    files = RoleFiles(PosixDisk(), tmp_path / "b")
+    files = RoleFiles(PosixCopyingDisk(), tmp_path / "b")
     files.save(Role("another lineage"))
     with closing(Follower(tmp_path / "b", shard.address)) as follower:
         until(lambda: follower.error is not None, "it ends")

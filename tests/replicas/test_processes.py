@@ -66,6 +66,7 @@ def test_a_promoted_copy_has_all_that_it_was_shown_to_have_and_the_old_primary_f
     read = set(send_for(0.5, a, tmp_path, "first"))
     copies.start("b")
     assert set(drained(a, tmp_path)) == read
+    verify(b.store)
     sent = set(send_for(1.0, a, tmp_path, "second"))
     copies.wait_for_all("a")
     assert "0 bytes behind" in copies.says("b")
