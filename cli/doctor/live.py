@@ -19,7 +19,7 @@ from quarry_mq.cli.online.connection.probe import TIMEOUT_S, Answer, Told, who_i
 from quarry_mq.cli.terminal.text import time_text
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.addresses import Address
-from quarry_mq.server.replicas.process import FollowingFile, LastFollowed
+from quarry_mq.server.replicas.status import FollowingFile, ReplicaStatus
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.fs import PosixDisk
 
@@ -42,21 +42,21 @@ def _context(settings: BrokerSettings, context: Context | None) -> Context | Non
     return context
 
 
-def followed(settings: BrokerSettings, clock: Clock) -> LastFollowed | None:
+def followed(settings: BrokerSettings, clock: Clock) -> ReplicaStatus | None:
     """Return how the copy in the store's folder follows its primary; None if no process follows there."""
     if not settings.replication.is_on:
         return None
     last = FollowingFile(PosixDisk(), settings.store.directory, clock).read()
-    return last if last is not None and last.is_fresh(clock.wall_ms()) else None
+    return last.status if last is not None and last.is_fresh(clock.wall_ms()) else None
 
 
-def copy(last: LastFollowed | None) -> Iterator[Finding]:
+def copy(last: ReplicaStatus | None) -> Iterator[Finding]:
     """Report how a copy follows. It serves no clients, and has no admin port that could be asked."""
     if last is None:
         return
     if last.is_connected:
         state = "is seeded by" if last.is_seeding else "follows"
-        yield fine("copy", f"{state} {last.primary}: {last.lag_bytes} bytes and {last.lag_s:.1f} s behind")
+        yield fine("copy", f"{state} {last.primary}: {last.lag_s:.1f} s, {last.missing} behind")
     else:
         advice = "start the primary, or make it reachable; if it is lost, `quarry replica promote` on the best copy"
         yield warning("copy", f"follows nobody: {last.problem or 'no primary answers'}", advice)

@@ -16,8 +16,8 @@ from quarry_mq.cli.terminal.output import print_object
 from quarry_mq.cli.terminal.quantities import bytes_text, span_text
 from quarry_mq.cli.terminal.text import say, time_text
 from quarry_mq.protocol.clock import Clock, SystemClock
-from quarry_mq.server.replicas.process import FollowingFile, LastFollowed
 from quarry_mq.server.replicas.role import Role, RoleFiles
+from quarry_mq.server.replicas.status import FollowingFile, LastFollowed, ReplicaStatus
 from quarry_mq.store.fs import PosixCopyingDisk
 from quarry_mq.store.layout.kind import StoreKind, inspect_store
 
@@ -56,8 +56,12 @@ class _Copy:
         return self.last is not None and self.last.is_fresh(self._clock.wall_ms())
 
     @property
+    def status(self) -> ReplicaStatus | None:
+        return None if self.last is None else self.last.status
+
+    @property
     def is_connected(self) -> bool:
-        return self.is_running and self.last is not None and self.last.is_connected
+        return self.is_running and self.status is not None and self.status.is_connected
 
     def wait_until_primary(self, timeout_s: float, stop: Event) -> None:
         """Wait until a process has made this copy the primary. What it said about following before is kept."""
@@ -68,7 +72,7 @@ class _Copy:
 
     def fields(self) -> dict[str, object]:
         """Return what commands print. The end of the log of a copy is what it wrote down last."""
-        role, last = self.role or Role(), self.last
+        role, last = self.role or Role(), self.status
         end = None if last is None else last.position
         return {
             "store": str(self._root),
@@ -78,6 +82,7 @@ class _Copy:
             "logEnd": role.epochs[-1].start if role.is_primary else end,
             "followed": None if last is None else last.primary or None,
             "missingBytes": None if last is None else last.lag_bytes,
+            "missingChanges": None if last is None else last.lag_changes,
             "lagSeconds": None if last is None else last.lag_s,
             "heardAt": None if last is None or last.heard_at_ms is None else time_text(last.heard_at_ms),
         }
@@ -106,9 +111,9 @@ def promote(
         copy = _Copy(store)
         _require_promotable(copy, store, is_first=first)
         if copy.is_connected:
-            assert copy.last is not None
+            assert copy.status is not None
             confirm(
-                f"promote the copy although its primary {copy.last.primary} runs and may have more messages", yes=yes
+                f"promote the copy although its primary {copy.status.primary} runs and may have more messages", yes=yes
             )
         copy.files.ask("promote")
         if copy.is_running:
@@ -161,12 +166,13 @@ def _require_promotable(copy: _Copy, store: Path, *, is_first: bool) -> None:
 
 
 def _say_what_is_lost(copy: _Copy) -> None:
-    last = copy.last
+    last = copy.status
     if last is None or last.heard_at_ms is None:
         return
     then = time_text(last.heard_at_ms)
     say(f"the copy last heard of {last.primary or 'its primary'} at {then}")
-    say(f"it missed {bytes_text(last.lag_bytes)} of its log then, which had been there for {span_text(last.lag_s)}")
+    missing = f"{bytes_text(last.lag_bytes)} of its log and {last.lag_changes} changes"
+    say(f"it missed {missing} then, and had missed the oldest of it for {span_text(last.lag_s)}")
     say("not served any more: what it missed then, and what the old primary has stored since")
 
 

@@ -184,7 +184,7 @@ class Concerns:
             elif each.is_connected and each.lag_s > COPY_LAG_S:
                 state = "is being seeded, and" if each.is_seeding else "is"
                 text = (
-                    f"copy {name} of the store {state} {_span(int(1000 * each.lag_s))} and {each.lag_bytes} bytes "
+                    f"copy {name} of the store {state} {_span(int(1000 * each.lag_s))}, {each.missing} "
                     "behind: they are lost if this machine is lost now"
                 )
                 yield Concern("replica-behind", Severity.WARNING, text, "", command, subject=name)

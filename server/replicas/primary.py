@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Event, Lock, Thread
 from typing import Final
 
@@ -19,6 +18,7 @@ from quarry_mq.server.replicas.handshake import START_OVER, Hello, Welcome, nonc
 from quarry_mq.server.replicas.port import ReplicationPort
 from quarry_mq.server.replicas.role import NOTHING_SHARED, Epoch, Role, shared_end
 from quarry_mq.server.replicas.shipment import LOG_SIZE_MAX, Shipment
+from quarry_mq.server.replicas.status import End, Lag, ReplicaStatus
 from quarry_mq.server.replicas.wire import Ack, FrameType, WireError, read_ack
 from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.message import PhysicalOffset
@@ -36,47 +36,6 @@ ASK_INTERVAL_S: Final = 2.0
 PIN_S: Final = 60.0
 """Seconds for which the log is kept for a copy that is gone."""
 DRAIN_S: Final = 2.0
-ENDS_KEPT: Final = 1_024
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReplicaStatus:
-    """A status says how far a copy is. The lag is what is durable on the primary and not in the copy's queues."""
-
-    name: str
-    address: str = ""
-    is_connected: bool = False
-    is_seeding: bool = False
-    flushed: int = 0
-    position: int = 0
-    lag_bytes: int = 0
-    lag_s: float = 0.0
-
-
-class LogEnds:
-    """The ends of the log over time tell how old a position is. May be used from any thread."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._ends: deque[tuple[float, int]] = deque()
-        self._lock = Lock()
-
-    def note(self, end: int, position: int) -> None:
-        """Note the end of the log as it is now, and up to where the copy is."""
-        now_s = self._clock.monotonic_s()
-        with self._lock:
-            while self._ends and self._ends[0][1] <= position:
-                self._ends.popleft()
-            if len(self._ends) == ENDS_KEPT:  # the oldest one counts, and the newest
-                self._ends.pop()
-            if end > position and (not self._ends or self._ends[-1][1] < end):
-                self._ends.append((now_s, end))
-
-    def age_s(self, position: int) -> float:
-        """Return for how many seconds the log has had something above the position."""
-        with self._lock:
-            noted_s = next((noted_s for noted_s, end in self._ends if end > position), None)
-        return 0.0 if noted_s is None else self._clock.monotonic_s() - noted_s
 
 
 class Primary:
@@ -104,7 +63,7 @@ class Primary:
         self._stopping = Event()
         self._lock = Lock()
         self._statuses = {each: ReplicaStatus(name=each) for each in peers.others}
-        self._ends: dict[str, LogEnds] = {}
+        self._lags = {each: Lag(clock) for each in peers.others}
         self._current: dict[str, Connection] = {}
         """The last connection of each copy. An earlier one can be open still: no packet may say that it has ended."""
         self._watching = Thread(target=self._watch, name="replication watch", daemon=True)
@@ -119,7 +78,7 @@ class Primary:
         """Let the copies have what is there, for a short time, and end; afterwards nothing uses the store."""
         deadline_s = self._clock.monotonic_s() + DRAIN_S
         while self._clock.monotonic_s() < deadline_s and any(
-            each.is_connected and (each.is_seeding or each.lag_bytes) for each in self.statuses()
+            each.is_connected and (each.is_seeding or each.lag_bytes or each.lag_changes) for each in self.statuses()
         ):
             self._stopping.wait(PACE_S)
         self._stopping.set()
@@ -129,18 +88,9 @@ class Primary:
 
     def statuses(self) -> list[ReplicaStatus]:
         """Return how far each copy is, with the ones that are not connected."""
-        end = self._store.messages.flushed_up_to
+        end = End(self._store.messages.flushed_up_to, self._state[1].cursor.number)
         with self._lock:
-            found = list(self._statuses.values())
-            ends = dict(self._ends)
-        return [
-            replace(
-                each,
-                lag_bytes=max(0, end - each.position),
-                lag_s=ends[each.name].age_s(each.position) if each.name in ends else 0.0,
-            )
-            for each in sorted(found, key=lambda each: each.name)
-        ]
+            return [self._lags[name].measured(each, end) for name, each in sorted(self._statuses.items())]
 
     # -- on the threads of the port
 
@@ -175,12 +125,22 @@ class Primary:
     def _serve(self, connection: Connection, hello: Hello, welcome: Welcome) -> None:
         name = hello.replica
         log.info("a copy follows", replica=name, address=connection.peer, log_end=hello.log_end)
+        at, cursor = _shipment_begin(hello, welcome)
+        shipment = Shipment(self._store.segments, self._store.messages, self._state, at=at, cursor=cursor)
+        status = ReplicaStatus(
+            name=name,
+            address=connection.peer,
+            is_connected=True,
+            is_seeding=shipment.takes_all_rows,
+            position=cursor.position,
+            number=cursor.number,
+        )
         with self._lock:
             self._current[name] = connection
-            self._ends.setdefault(name, LogEnds(self._clock))
-            self._statuses[name] = ReplicaStatus(name=name, address=connection.peer, is_connected=True)
+            self._lags.setdefault(name, Lag(self._clock))
+            self._statuses[name] = status
         try:
-            self._ship(connection, name, _shipment_begin(hello, welcome))
+            self._ship(connection, name, shipment)
         except (OffsetOutOfRange, KvError) as error:
             log.warning("a copy has to connect again", replica=name, error=str(error))
         finally:
@@ -189,17 +149,15 @@ class Primary:
                     self._statuses[name] = replace(self._statuses[name], is_connected=False)
             log.info("a copy follows no more", replica=name)
 
-    def _ship(self, connection: Connection, name: str, begin: tuple[PhysicalOffset, StateCursor]) -> None:
+    def _ship(self, connection: Connection, name: str, shipment: Shipment) -> None:
         term, clock = self.role.term, self._clock
-        at, cursor = begin
-        shipment = Shipment(self._store.segments, self._store.messages, self._state, at=at, cursor=cursor)
         beat_s = pinned_s = 0.0
         heard_s = clock.monotonic_s()
         while not self._stopping.is_set():
             if self._current[name] is not connection:
                 raise WireError(f"the copy {name} has connected again")
             now_s = clock.monotonic_s()
-            self._ends[name].note(self._store.messages.flushed_up_to, self._statuses[name].position)
+            self.statuses()  # notes what is new since the last turn
             if now_s - pinned_s > PIN_S / 4:
                 self._store.pins.pin(f"replica {name}", shipment.at, PIN_S)
                 pinned_s = now_s
@@ -213,31 +171,27 @@ class Primary:
                     return
                 if frame.type == FrameType.ACK:
                     heard_s = clock.monotonic_s()
-                    self._note(name, connection, read_ack(frame.body), is_seeding=shipment.is_seeding)
+                    self._note(name, connection, read_ack(frame.body), shipment)
             if clock.monotonic_s() - heard_s > SILENCE_S:
                 raise WireError(f"the copy {name} has acknowledged nothing for {SILENCE_S:.0f} s")
         connection.send(FrameType.BYE, term, b"the primary stops")
 
-    def _note(self, name: str, connection: Connection, ack: Ack, *, is_seeding: bool) -> None:
+    def _note(self, name: str, connection: Connection, ack: Ack, shipment: Shipment) -> None:
         with self._lock:
             if self._current[name] is connection:
                 self._statuses[name] = replace(
-                    self._statuses[name], flushed=ack.flushed, position=ack.position, is_seeding=is_seeding
+                    self._statuses[name],
+                    flushed=ack.flushed,
+                    position=ack.position,
+                    number=ack.number,
+                    is_seeding=shipment.is_seeding(ack),
                 )
 
     # -- on a thread of its own
 
-    def _note_ends(self) -> None:
-        """Let the lag of copies that are away grow."""
-        with self._lock:
-            ends = [(each, self._statuses[name].position) for name, each in self._ends.items()]
-        for each, position in ends:
-            each.note(self._store.messages.flushed_up_to, position)
-
     def _watch(self) -> None:
         """Ask the copies that do not follow who they are: one of them may have been promoted."""
         while not self._stopping.wait(ASK_INTERVAL_S):
-            self._note_ends()
             for each in self.statuses():
                 if each.is_connected or each.name not in self._peers.others:
                     continue

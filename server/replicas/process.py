@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from dataclasses import replace
-from pathlib import Path
 from threading import Event
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import structlog
 
@@ -21,15 +19,15 @@ from quarry_mq.server.process.stop import Stop
 from quarry_mq.server.replicas.connection import Peers, ReplicaTls
 from quarry_mq.server.replicas.handshake import Keys
 from quarry_mq.server.replicas.port import ReplicationPort
-from quarry_mq.server.replicas.primary import Primary, ReplicaStatus, later_primary
-from quarry_mq.server.replicas.replica import Following, Replica
+from quarry_mq.server.replicas.primary import Primary, later_primary
+from quarry_mq.server.replicas.replica import Replica
 from quarry_mq.server.replicas.role import Role, RoleFiles
+from quarry_mq.server.replicas.status import FollowingFile, ReplicaStatus
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import NetworkSection, ReplicationSection
 from quarry_mq.store.errors import StoreUnusable
-from quarry_mq.store.fs import CopyingDisk, Disk
+from quarry_mq.store.fs import CopyingDisk
 from quarry_mq.store.layout.kind import StoreKind, inspect_store
-from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.layout.queue_phase import QueuePhase
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.opening.open_store import OpenStore
@@ -38,93 +36,6 @@ from quarry_mq.store.security.sealer import read_keys
 log = structlog.get_logger(__name__)
 
 SHOWN_EVERY_S: Final = 10.0
-NOTED_EVERY_S: Final = 5.0
-FRESH_S: Final = 15.0
-"""Seconds after which the process that wrote the file has ended, or does a long step."""
-
-
-class LastFollowed(NamedTuple):
-    """A copy has written this about how it follows. Times are milliseconds of the wall clock."""
-
-    at_ms: int
-    is_running: bool
-    """False once its process has stopped in order, or leads."""
-    primary: str
-    is_connected: bool
-    is_seeding: bool
-    position: int
-    """Up to where the copy's queues have the messages."""
-    lag_bytes: int
-    lag_s: float
-    heard_at_ms: int | None
-    """The time when the primary was last heard of; None if it never was."""
-    problem: str
-
-    def is_fresh(self, now_ms: int) -> bool:
-        """Return whether the process that wrote it still follows, as far as its age says."""
-        return self.is_running and now_ms - self.at_ms < 1000 * FRESH_S
-
-
-class FollowingFile:
-    """The file `replication/following.json` says how a copy last followed, for commands on its machine.
-
-    It stays when the copy ends or is promoted, so that it can be told what a promotion may have lost.
-    """
-
-    def __init__(self, disk: Disk, root: Path, clock: Clock) -> None:
-        self._disk = disk
-        self._path = StorePaths(root).replication / "following.json"
-        self._clock = clock
-        self._noted_s: float | None = None
-        self._is_connected = False
-        self._heard_at_ms: int | None = None
-
-    def note(self, following: Following, *, is_running: bool = True) -> None:
-        """Write the file, if it is due. A disk that takes no file does not keep a copy from following."""
-        now_s = self._clock.monotonic_s()
-        is_news = not is_running or following.is_connected != self._is_connected
-        if self._noted_s is not None and not is_news and now_s - self._noted_s < NOTED_EVERY_S:
-            return
-        self._noted_s, self._is_connected = now_s, following.is_connected
-        at_ms = self._clock.wall_ms()
-        if following.heard_s is not None:
-            self._heard_at_ms = at_ms - int(1000 * following.heard_s)
-        elif (before := self.read()) is not None:  # of an earlier process
-            self._heard_at_ms = before.heard_at_ms
-        document = {
-            "atMs": at_ms,
-            "isRunning": is_running,
-            "primary": following.primary,
-            "isConnected": following.is_connected,
-            "isSeeding": following.is_seeding,
-            "position": following.position,
-            "lagBytes": following.lag_bytes,
-            "lagMs": int(1000 * following.lag_s),
-            "heardAtMs": self._heard_at_ms,
-            "problem": following.problem,
-        }
-        with contextlib.suppress(OSError):
-            self._disk.make_directories(self._path.parent)
-            self._disk.replace_atomically(self._path, json.dumps(document).encode() + b"\n")
-
-    def read(self) -> LastFollowed | None:
-        """Return what the file says; None if it cannot be read."""
-        try:
-            found = json.loads(self._disk.read(self._path))
-            return LastFollowed(
-                int(found["atMs"]),
-                bool(found["isRunning"]),
-                str(found["primary"]),
-                bool(found["isConnected"]),
-                bool(found["isSeeding"]),
-                int(found["position"]),
-                int(found["lagBytes"]),
-                int(found["lagMs"]) / 1000,
-                None if found["heardAtMs"] is None else int(found["heardAtMs"]),
-                str(found["problem"]),
-            )
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
 
 
 class WatchedCopies:
@@ -179,7 +90,6 @@ class Replication:
         self._is_announced = False
         self._noting = FollowingFile(disk, settings.store.directory, clock)
         self._replica: Replica | None = None
-        self.following: Following | None = None
         self.primary: Primary | None = None
 
     @classmethod
@@ -221,12 +131,13 @@ class Replication:
             show=self._show,
             stop=stop,
         )
+        if (last := self._noting.read()) is not None:  # of an earlier process
+            replica.status = replace(last.status, name=self._peers.name, is_connected=False)
         self._port.answer_with(replica.answer, _serve_nobody)
         log.info("this store is a copy", replica=self._peers.name, port=self._port.address)
         is_promoted = replica.run()
         self._role, self._replica = replica.role, None
-        self._noting.note(replica.following, is_running=False)
-        self.following = None
+        self._noting.note(replica.status, is_running=False)
         return is_promoted
 
     def _present_role(self) -> Role:
@@ -246,17 +157,17 @@ class Replication:
         self._role = role
         return role
 
-    def _show(self, following: Following) -> None:
-        self.following = following
-        self._noting.note(following)
-        self._health.following(following.text)
-        now_s, state = self._clock.monotonic_s(), f"{following.is_connected} {following.problem}"
-        if following.is_connected and not self._is_announced:
+    def _show(self, status: ReplicaStatus) -> None:
+        self._noting.note(status)
+        text = status.text(self._clock.wall_ms())
+        self._health.following(text)
+        now_s, state = self._clock.monotonic_s(), f"{status.is_connected} {status.problem}"
+        if status.is_connected and not self._is_announced:
             self._is_announced = True
-            print(f"Quarry copies {following.primary}.", flush=True)  # noqa: T201
+            print(f"Quarry copies {status.primary}.", flush=True)  # noqa: T201
         if state != self._shown or now_s - self._shown_s >= SHOWN_EVERY_S:
             self._shown, self._shown_s = state, now_s
-            log.info("copying", state=following.text)
+            log.info("copying", state=text)
 
     # -- leading
 
@@ -295,21 +206,10 @@ class Replication:
 
     def statuses(self) -> list[ReplicaStatus]:
         """Return how far each copy is: on the primary all others, on another copy itself."""
-        primary, following = self.primary, self.following
+        primary, replica = self.primary, self._replica
         if primary is not None:
             return primary.statuses()
-        if following is None:
-            return []
-        return [
-            ReplicaStatus(
-                name=self._peers.name,
-                is_connected=following.is_connected,
-                is_seeding=following.is_seeding,
-                position=following.position,
-                lag_bytes=following.lag_bytes,
-                lag_s=following.lag_s,
-            )
-        ]
+        return [] if replica is None else [replica.status]
 
 
 def _tls(network: NetworkSection, section: ReplicationSection) -> ReplicaTls | None:

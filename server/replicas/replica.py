@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import Event
 from typing import Final
 
@@ -15,9 +15,9 @@ from quarry_mq.server.addresses import Address
 from quarry_mq.server.replicas.connection import Connection, Peers, connect
 from quarry_mq.server.replicas.handshake import START_OVER, Hello, Welcome, nonce
 from quarry_mq.server.replicas.intake import Intake
-from quarry_mq.server.replicas.primary import LogEnds
 from quarry_mq.server.replicas.role import Role, RoleFiles
-from quarry_mq.server.replicas.wire import FrameType, WireError, pack_ack
+from quarry_mq.server.replicas.status import End, Lag, ReplicaStatus
+from quarry_mq.server.replicas.wire import Ack, Beat, FrameType, WireError, pack_ack
 from quarry_mq.store.errors import BrokerError, StoreUnusable
 from quarry_mq.store.follower import CopiedStore, QueuesOutdated, open_copy
 from quarry_mq.store.layout.kind import StoreKind
@@ -40,39 +40,6 @@ SILENCE_S: Final = 10.0
 """Seconds without a frame after which the primary is taken for gone. It sends a beat every half second."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Following:
-    """A report of how a replica follows. The lag counts to the end of the primary's log as it was last heard of."""
-
-    primary: str = ""
-    is_connected: bool = False
-    is_seeding: bool = True
-    position: int = 0
-    primary_end: int = 0
-    lag_s: float = 0.0
-    heard_s: float | None = None
-    """Seconds since the primary was last heard of; None if it never was since the start."""
-    problem: str = ""
-
-    @property
-    def lag_bytes(self) -> int:
-        """Return the bytes of the primary's log that the queues here do not have."""
-        return max(0, self.primary_end - self.position)
-
-    @property
-    def text(self) -> str:
-        """Return one line for operators."""
-        if not self.is_connected:
-            away = (
-                ""
-                if self.heard_s is None
-                else f", last heard of {self.heard_s:.0f} s ago, {self.lag_bytes:,} bytes behind"
-            )
-            return f"no primary: {self.problem}{away}"
-        seeding = "seeding, " if self.is_seeding else ""
-        return f"follows {self.primary}: {seeding}{self.lag_s:.1f} s and {self.lag_bytes:,} bytes behind"
-
-
 class Replica:
     """Follows the primary of its store. Everything happens on the thread that calls `run`."""
 
@@ -85,7 +52,7 @@ class Replica:
         *,
         clock: Clock,
         report: ReportProgress,
-        show: Callable[[Following], None],
+        show: Callable[[ReplicaStatus], None],
         stop: Event,
     ) -> None:
         """Follow whichever of the peers is the primary. `show` is called about twice a second."""
@@ -98,9 +65,8 @@ class Replica:
         self._report = report
         self._show = show
         self._stop = stop
-        self._ends = LogEnds(clock)
-        self._heard_at_s: float | None = None
-        self.following = Following()
+        self._lag = Lag(clock)
+        self.status = ReplicaStatus(name=peers.name)
         self._store: CopiedStore | None = None
 
     def answer(self, hello: Hello) -> Welcome:
@@ -248,8 +214,9 @@ class Replica:
             "this copy is the primary now",
             term=self.role.term,
             log_end=end,
-            lag_bytes=self.following.lag_bytes,
-            heard_s=self.following.heard_s,
+            lag_bytes=self.status.lag_bytes,
+            lag_changes=self.status.lag_changes,
+            heard_at_ms=self.status.heard_at_ms,
         )
 
     # -- the connection
@@ -262,13 +229,13 @@ class Replica:
                 if welcome.refusal:
                     raise StoreUnusable(self._settings.root, f"replica {name} refuses it: {welcome.refusal}")
                 if not welcome.is_primary or welcome.term < self.role.term:
-                    self._tell(replace(self.following, is_connected=False, problem=f"{name} is not the primary"))
+                    self._tell(replace(self.status, is_connected=False, problem=f"{name} is not the primary"))
                     return False
                 self._follow_primary(connection, name, self._begin(welcome))
         except (OSError, WireError) as error:
             if isinstance(error, BrokerError):
                 raise
-            self._tell(replace(self.following, is_connected=False, problem=f"{name}: {error}"))
+            self._tell(replace(self.status, is_connected=False, problem=f"{name}: {error}"))
             return False
         except QueuesOutdated:
             log.warning("the queues are rebuilt: the primary has taken back a deletion, or this copy missed one")
@@ -313,7 +280,7 @@ class Replica:
                 if ack != acked:
                     connection.send(FrameType.ACK, term, pack_ack(ack))
                     acked = ack
-                    self._heard(name, intake, store)
+                    self._heard(name, intake.beat, ack)
             if now_s - looked_s >= LOOK_INTERVAL_S:
                 looked_s = now_s
                 store.make_wanted_point()
@@ -326,25 +293,22 @@ class Replica:
                 raise WireError(f"nothing was heard for {SILENCE_S:.0f} s")
         connection.send(FrameType.BYE, term, b"the replica stops")
 
-    def _heard(self, name: str, intake: Intake, store: CopiedStore) -> None:
-        if intake.beat is None:
+    def _heard(self, name: str, beat: Beat | None, ack: Ack) -> None:
+        if beat is None:
             return
-        position = store.cursor.position
-        self._ends.note(intake.beat.log_end, position)
-        self._heard_at_s = self._clock.monotonic_s()
         now = replace(
-            self.following,
-            is_connected=True,
+            self.status,
             primary=name,
-            position=position,
-            primary_end=intake.beat.log_end,
-            is_seeding=intake.beat.cursor.position < 0,
-            lag_s=self._ends.age_s(position),
+            is_connected=True,
+            is_seeding=beat.cursor.position < 0,
+            flushed=ack.flushed,
+            position=ack.position,
+            number=ack.number,
+            heard_at_ms=self._clock.wall_ms(),
+            problem="",
         )
-        self._tell(now)
+        self._tell(self._lag.measured(now, End(beat.log_end, beat.last_change)))
 
-    def _tell(self, following: Following) -> None:
-        heard_at_s = self._heard_at_s
-        heard_s = None if heard_at_s is None else self._clock.monotonic_s() - heard_at_s
-        self.following = replace(following, heard_s=heard_s)
-        self._show(self.following)
+    def _tell(self, status: ReplicaStatus) -> None:
+        self.status = status
+        self._show(status)

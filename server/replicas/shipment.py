@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Final, Protocol
 
 from quarry_mq.kv.recording import RecordingEngine
+from quarry_mq.server.replicas.status import End
 from quarry_mq.server.replicas.wire import (
+    Ack,
     Beat,
     FrameType,
     log_head,
@@ -59,14 +61,14 @@ class Shipment:
         self.at = at
         """The offset of the next byte of the log."""
         self._run, self._number, self._position = cursor
-        self._takes_all_rows = state[1].since(cursor, 1) is None
-        self._beats = 0
+        self.takes_all_rows = state[1].since(cursor, 1) is None
+        """True if no changes that are kept follow the rows of the replica."""
+        self._beats = self._seeded_by = self._rows_at = 0
         self._told: tuple[int, PhysicalOffset, PhysicalOffset] | None = None
 
-    @property
-    def is_seeding(self) -> bool:
-        """Return whether the replica has no rows yet that changes can follow."""
-        return self._takes_all_rows
+    def is_seeding(self, acked: Ack) -> bool:
+        """Return whether the replica has no rows yet that changes can follow, by its last acknowledgement."""
+        return self.takes_all_rows or acked.beat < self._seeded_by or acked.position < self._rows_at
 
     def parts(self, *, is_beat_due: bool = False) -> Iterator[Part]:
         """Yield what is new, or a part of it. `is_beat_due`: yield a beat also if nothing is new.
@@ -77,14 +79,14 @@ class Shipment:
         now = self._state_log.cursor
         flushed = self._log.flushed_up_to
         yield from self._log_parts(flushed)
-        if self._takes_all_rows:
+        if self.takes_all_rows:
             if flushed - self.at < NEARLY_THERE_SIZE:
                 yield from self._all_rows()
-            yield from self._beat(None, flushed, is_due=is_beat_due)
+            yield from self._beat(None, End(flushed, now.number), is_due=is_beat_due)
             return
         batches = self._state_log.since(StateCursor(self._run, self._number, self._position), BATCHES_MAX)
         if batches is None:  # this replica is slower than changes come
-            self._takes_all_rows = True
+            self.takes_all_rows = True
             return
         for batch in batches:
             if batch.position > self.at:  # not durable here yet, or not sent yet
@@ -94,7 +96,8 @@ class Shipment:
             yield FrameType.STATE, (pack_cursor(cursor), batch.data)
         has_all = self._number >= now.number
         position = PhysicalOffset(max(self._position, min(now.position, self.at))) if has_all else self._position
-        yield from self._beat(StateCursor(now.run, self._number, position), flushed, is_due=is_beat_due)
+        cursor = StateCursor(now.run, self._number, position)
+        yield from self._beat(cursor, End(flushed, now.number), is_due=is_beat_due)
 
     def _log_parts(self, end: PhysicalOffset) -> Iterator[Part]:
         end = PhysicalOffset(min(end, self.at + LOG_SIZE_MAX))
@@ -110,13 +113,17 @@ class Shipment:
             yield FrameType.ROWS, (part,)
         yield FrameType.ROWS_END, (pack_cursor(cursor),)
         self._run, self._number, self._position = cursor
-        self._takes_all_rows = False
+        self.takes_all_rows = False
+        self._rows_at = cursor.position
 
-    def _beat(self, cursor: StateCursor | None, log_end: PhysicalOffset, *, is_due: bool) -> Iterator[Part]:
+    def _beat(self, cursor: StateCursor | None, end: End, *, is_due: bool) -> Iterator[Part]:
         """Yield a beat if the replica may go further; with `cursor` None it may not, and hears only of the log."""
         told = StateCursor(bytes(16), 0, PhysicalOffset(-1)) if cursor is None else cursor
         news = (told.number, told.position, self._segments.minimum)
         if news != self._told or is_due:
             self._told = news
             self._beats += 1
-            yield FrameType.BEAT, (pack_beat(Beat(self._beats, told, self._segments.minimum, log_end)),)
+            beat = Beat(self._beats, told, self._segments.minimum, PhysicalOffset(end.offset), end.number)
+            yield FrameType.BEAT, (pack_beat(beat),)
+        if cursor is None:
+            self._seeded_by = self._beats + 1

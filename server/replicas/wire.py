@@ -12,7 +12,7 @@ A frame is a header of 24 bytes and a body; all integers are big-endian:
 | 3 PROOF     | replica | 32 bytes MAC |
 | 4 LOG       | primary | i64 offset, bytes of the log |
 | 5 STATE     | primary | cursor of the batch, changes (`store.state.state_log`) |
-| 6 BEAT      | primary | i64 beat, cursor, i64 log begin, i64 log end |
+| 6 BEAT      | primary | i64 beat, cursor, i64 log begin, i64 log end, i64 last change |
 | 7 ACK       | replica | i64 beat, i64 received, i64 flushed, i64 number, i64 position |
 | 8 BYE       | either  | text (UTF-8) that says why the connection ends |
 | 10 ROWS     | primary | changes: a part of all rows |
@@ -42,7 +42,7 @@ HANDSHAKE_SIZE_MAX: Final = 64 << 10
 
 _CHECKED: Final = Struct(">IBBHIq")
 _LOG: Final = Struct(">q")
-_BEAT: Final = Struct(">q16sqqqq")
+_BEAT: Final = Struct(">q16sqqqqq")
 _ACK: Final = Struct(">qqqqq")
 
 
@@ -80,6 +80,8 @@ class Beat(NamedTuple):
     cursor: StateCursor
     log_begin: PhysicalOffset
     log_end: PhysicalOffset
+    last_change: int
+    """The number of the last change of the primary, which the cursor may not have reached yet."""
 
 
 class Ack(NamedTuple):
@@ -130,14 +132,14 @@ def read_cursor(body: memoryview) -> tuple[StateCursor, memoryview]:
 
 def pack_beat(beat: Beat) -> bytes:
     """Return the body of BEAT."""
-    return _BEAT.pack(beat.number, *beat.cursor, beat.log_begin, beat.log_end)
+    return _BEAT.pack(beat.number, *beat.cursor, *beat[2:])
 
 
 def read_beat(body: memoryview) -> Beat:
     """Return what BEAT says. Raises WireError."""
-    number, run, state, position, begin, end = _unpack(_BEAT, body)
+    number, run, state, position, begin, end, last_change = _unpack(_BEAT, body)
     cursor = StateCursor(run, state, PhysicalOffset(position))
-    return Beat(number, cursor, PhysicalOffset(begin), PhysicalOffset(end))
+    return Beat(number, cursor, PhysicalOffset(begin), PhysicalOffset(end), last_change)
 
 
 def pack_ack(ack: Ack) -> bytes:

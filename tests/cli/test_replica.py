@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,15 @@ from quarry_mq.cli.doctor import live
 from quarry_mq.cli.doctor.findings import Verdict
 from quarry_mq.cli.main import app
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.server.replicas.process import FollowingFile
-from quarry_mq.server.replicas.replica import Following
 from quarry_mq.server.replicas.role import Epoch, Role, RoleFiles
+from quarry_mq.server.replicas.status import FollowingFile, ReplicaStatus
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.fs import PosixCopyingDisk
 from tests.e2e.broker import NO_CONSOLE, SMALL_SEGMENTS, Broker, environment_of, quarry, until
 from tests.replicas.copies import Copies
 from tests.schemas import assert_documented
 
+FOLLOWS = ReplicaStatus(name="b", primary="a", is_connected=True)
 COPY = Role(
     "0" * 32, 3, is_primary=False, epochs=(Epoch(1, 0, 7), Epoch(3, 500, 8)), origin="new", segment_size=1 << 20
 )
@@ -54,17 +55,17 @@ def with_role(root: Path, role: Role) -> Path:
 def test_the_next_start_of_a_stopped_copy_is_the_primary(tmp_path: Path) -> None:
     root = with_role(tmp_path, COPY)
     clock = ManualClock()
-    following = Following(primary="a", is_connected=True, position=900, primary_end=1_000, lag_s=0.2, heard_s=0.1)
-    FollowingFile(PosixCopyingDisk(), root, clock).note(following, is_running=False)
+    status = replace(FOLLOWS, position=900, lag_bytes=100, lag_changes=3, lag_s=0.2, heard_at_ms=clock.wall_ms())
+    FollowingFile(PosixCopyingDisk(), root, clock).note(status, is_running=False)
     done = replica("promote", "--store", root)
     assert done.exit_code == 0, done.output
     assert f"no process follows in {root}: its next start is the primary" in done.stdout
     assert "the copy last heard of a at" in done.stdout
-    assert "it missed 100 B of its log then, which had been there for 200 ms" in done.stdout
+    assert "it missed 100 B of its log and 3 changes then, and had missed the oldest of it for 200 ms" in done.stdout
     assert is_asked(root, "promote")
     told = json.loads(replica("promote", "--store", root, "--json").stdout)
     assert (told["role"], told["running"], told["term"], told["logEnd"]) == ("copy", False, 3, 900)
-    assert (told["followed"], told["missingBytes"], told["lagSeconds"]) == ("a", 100, 0.2)
+    assert (told["followed"], told["missingBytes"], told["missingChanges"], told["lagSeconds"]) == ("a", 100, 3, 0.2)
 
 
 def test_an_empty_folder_becomes_the_first_primary_by_an_order_alone(tmp_path: Path) -> None:
@@ -117,17 +118,18 @@ def test_a_damaged_role_is_named(tmp_path: Path) -> None:
     assert (done.exit_code, "role.json" in done.output) == (2, True), done.output
 
 
-def test_what_the_primary_was_last_heard_of_is_kept_over_restarts(tmp_path: Path) -> None:
+def test_the_file_of_a_copy_says_whether_its_process_still_follows(tmp_path: Path) -> None:
     clock = ManualClock()
-    FollowingFile(PosixCopyingDisk(), tmp_path, clock).note(Following(primary="a", is_connected=True, heard_s=0.0))
-    heard_at_ms = clock.wall_ms()
-    clock.advance(60)
-    again = FollowingFile(PosixCopyingDisk(), tmp_path, clock)
-    again.note(Following(problem="a: connection refused"))
-    last = again.read()
+    status = replace(FOLLOWS, is_connected=False, problem="a: connection refused", heard_at_ms=clock.wall_ms())
+    file = FollowingFile(PosixCopyingDisk(), tmp_path, clock)
+    assert file.read() is None
+    file.note(status)
+    last = file.read()
     assert last is not None
-    assert (last.heard_at_ms, last.is_connected, last.problem) == (heard_at_ms, False, "a: connection refused")
+    assert last.status == status
+    clock.advance(7)
     assert last.is_fresh(clock.wall_ms())
+    assert status.text(clock.wall_ms()).startswith("no primary: a: connection refused, last heard of 7 s ago, 0 bytes")
     clock.advance(60)
     assert not last.is_fresh(clock.wall_ms())
 
@@ -141,10 +143,10 @@ def test_doctor_warns_of_a_copy_that_follows_nobody(tmp_path: Path) -> None:
     )
     clock, file = ManualClock(), FollowingFile(PosixCopyingDisk(), tmp_path, ManualClock())
     assert live.followed(settings, clock) is None
-    file.note(Following(primary="a", is_connected=True, is_seeding=False, position=7, primary_end=9, lag_s=0.25))
+    file.note(replace(FOLLOWS, position=7, lag_bytes=2, lag_changes=1, lag_s=0.25))
     (fine,) = live.copy(live.followed(settings, clock))
-    assert (fine.verdict, fine.seen) == (Verdict.FINE, "follows a: 2 bytes and 0.2 s behind")
-    file.note(Following(problem="a: connection refused"))
+    assert (fine.verdict, fine.seen) == (Verdict.FINE, "follows a: 0.2 s, 2 bytes and 1 change behind")
+    file.note(replace(FOLLOWS, is_connected=False, problem="a: connection refused"))
     (away,) = live.copy(live.followed(settings, clock))
     assert (away.verdict, away.seen) == (Verdict.WARNING, "follows nobody: a: connection refused")
     clock.advance(60)
@@ -206,12 +208,23 @@ def test_the_primary_lists_its_copies(copies: Copies) -> None:
     ]
     primary, copy, away = rows
     assert (primary["term"], primary["address"], primary["missingBytes"]) == (1, None, None)
-    assert (copy["seeding"], copy["missingBytes"], copy["lagSeconds"]) == (False, 0, 0.0)
+    assert (copy["seeding"], copy["missingBytes"], copy["missingChanges"], copy["lagSeconds"]) == (False, 0, 0, 0.0)
     assert copy["dispatchedOffset"] == primary["dispatchedOffset"]
     assert (away["address"], away["missingBytes"], away["lagSeconds"]) == (None, None, None)
     shown = replica("list", "--admin", copies["a"].admin).stdout.splitlines()
-    assert shown[0].split() == ["NAME", "ROLE", "TERM", "CONNECTED", "SEEDING", "ADDRESS", "MISSING", "LAG"]
-    assert re.match(r"b +copy +- +yes +no +127\.0\.0\.1:\d+ +0 B +0 s$", shown[2])
+    assert shown[0].split() == [
+        "NAME",
+        "ROLE",
+        "TERM",
+        "CONNECTED",
+        "SEEDING",
+        "ADDRESS",
+        "MISSING",
+        "MISSING",
+        "CHANGES",
+        "LAG",
+    ]
+    assert re.match(r"b +copy +- +yes +no +127\.0\.0\.1:\d+ +0 B +0 +0 s$", shown[2])
 
 
 def test_metrics_say_who_is_the_primary(copies: Copies) -> None:

@@ -30,8 +30,9 @@ from quarry_mq.server.admin import stats as history_module
 from quarry_mq.server.admin.concerns import Concern, Concerns, UnsentDeadLetters, _denied
 from quarry_mq.server.admin.stats import make_recording
 from quarry_mq.server.process.host_commands import HostCommands
-from quarry_mq.server.replicas.primary import Primary, ReplicaStatus
+from quarry_mq.server.replicas.primary import Primary
 from quarry_mq.server.replicas.process import WatchedCopies
+from quarry_mq.server.replicas.status import ReplicaStatus
 from quarry_mq.server.security.denied_callers import Denial, DeniedCaller
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.layout.paths import StorePaths
@@ -480,11 +481,13 @@ def test_a_copy_that_is_away_or_lags_is_a_concern(bench: Bench) -> None:
     clock.advance(2)
     ((kind, text),) = bench.run(found(follows, c, stranger))
     assert (kind, text.startswith("copy c of the store is not connected")) == ("replica-away", True)
-    late = replace(follows, lag_s=11.0, lag_bytes=70_000)
+    late = replace(follows, lag_s=11.0, lag_bytes=70_000, lag_changes=3)
     seeding = replace(c, is_connected=True, is_seeding=True, lag_s=75.0, lag_bytes=1 << 30)
     (_, slow), (_, seeded) = bench.run(found(late, seeding))
-    assert slow == "copy b of the store is 11 s and 70000 bytes behind: they are lost if this machine is lost now"
-    assert seeded.startswith("copy c of the store is being seeded, and 1 min 15 s and 1073741824 bytes behind")
+    assert slow == (
+        "copy b of the store is 11 s, 70,000 bytes and 3 changes behind: they are lost if this machine is lost now"
+    )
+    assert seeded.startswith("copy c of the store is being seeded, and 1 min 15 s, 1,073,741,824 bytes and 0 changes")
     assert bench.run(found(follows, c)) == []  # it was there meanwhile
 
 

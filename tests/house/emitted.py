@@ -28,7 +28,7 @@ from quarry_mq.server.process.process_metrics import (
     recovery_metrics,
     watch_python,
 )
-from quarry_mq.server.replicas.primary import ReplicaStatus
+from quarry_mq.server.replicas.status import ReplicaStatus
 from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.security.sealer import new_key
 from tests.conformance.broker import RunningBroker, run, running_broker, until

@@ -80,7 +80,9 @@ class Copies:
         """Return whether this many copies follow, and have all that the primary has."""
         lines = self[primary].get("/metrics")[1].splitlines()
         connected = [line for line in lines if line.startswith("quarry_replica_connected{") and line.endswith(" 1.0")]
-        lagging = [line for line in lines if line.startswith("quarry_replica_lag_bytes{") and not line.endswith(" 0.0")]
+        lags = ("quarry_replica_lag_bytes", "quarry_replica_lag_changes")
+        split = [line.partition("{")[::2] for line in lines]
+        lagging = {rest.partition("}")[0] for name, rest in split if name in lags and not rest.endswith(" 0.0")}
         return len(connected) == count and len(lagging) <= len(self.brokers) - 1 - count
 
     def wait_for_all(self, primary: str, count: int = 1) -> None:

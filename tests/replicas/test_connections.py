@@ -26,8 +26,9 @@ from quarry_mq.server.replicas.connection import Peers, ReplicaTls, connect
 from quarry_mq.server.replicas.handshake import Keys
 from quarry_mq.server.replicas.port import ReplicationPort
 from quarry_mq.server.replicas.primary import Primary as PrimarySide
-from quarry_mq.server.replicas.replica import Following, Replica
+from quarry_mq.server.replicas.replica import Replica
 from quarry_mq.server.replicas.role import Role, RoleFiles
+from quarry_mq.server.replicas.status import ReplicaStatus
 from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.fs import PosixCopyingDisk
 from quarry_mq.store.message import PhysicalOffset
@@ -78,7 +79,10 @@ class Shard:
     def has_all(self, name: str = "b") -> bool:
         """Return whether the copy follows and has all that is here."""
         return any(
-            each.name == name and each.is_connected and not each.is_seeding and each.lag_bytes == 0
+            each.name == name
+            and each.is_connected
+            and not each.is_seeding
+            and (each.lag_bytes, each.lag_changes) == (0, 0)
             for each in self.side.statuses()
         )
 
@@ -94,7 +98,7 @@ class Follower:
     def __init__(self, root: Path, address: Address, *, key: bytes = KEY, tls: ReplicaTls | None = None) -> None:
         self.root = root
         self.files = RoleFiles(PosixCopyingDisk(), root)
-        self.said: list[Following] = []
+        self.said: list[ReplicaStatus] = []
         self._stop = Event()
         self.error: BaseException | None = None
         self.is_promoted = False

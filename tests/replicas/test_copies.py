@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from shutil import rmtree
@@ -10,11 +12,12 @@ from typing import Final
 
 import pytest
 
-from quarry_mq.kv import KeyRange
+from quarry_mq.kv import KeyRange, KeyValueEngine
 from quarry_mq.kv.recording import RecordingEngine
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.replicas.intake import Intake
 from quarry_mq.server.replicas.shipment import Shipment
+from quarry_mq.server.replicas.status import End, Lag, ReplicaStatus
 from quarry_mq.server.replicas.wire import BODY_SIZE_MAX, FrameReader, header
 from quarry_mq.store.consumequeue.rocks_layout import BOUND_SIZE, OFFSET_FAMILY
 from quarry_mq.store.engines import StoreEngines
@@ -27,7 +30,7 @@ from quarry_mq.store.metadata import Group, Topic, TopicType
 from quarry_mq.store.metadata.topics import READ_WRITE
 from quarry_mq.store.opening.open_store import Copied, OpenStore, open_store
 from quarry_mq.store.settings import StoreSettings
-from quarry_mq.store.state.identity import FAMILIES
+from quarry_mq.store.state.identity import FAMILIES, open_state_engine
 from quarry_mq.store.state.state_log import StateLog, is_own_row
 from tests.follower.points import verified_while
 from tests.follower.test_followed_store import log_bytes
@@ -47,10 +50,14 @@ def settings(root: Path, *, has_copies: bool = True) -> StoreSettings:
 
 def state_of(store: OpenStore) -> dict[tuple[str, bytes], bytes]:
     """Return all rows that copies have."""
+    return state_in(store.state_engine)
+
+
+def state_in(engine: KeyValueEngine) -> dict[tuple[str, bytes], bytes]:
     return {
         (name, key): value
         for name in FAMILIES
-        for key, value in store.state_engine.family(name).iterate(KeyRange(b"", None))
+        for key, value in engine.family(name).iterate(KeyRange(b"", None))
         if not is_own_row(name, key)
     }
 
@@ -213,6 +220,9 @@ class Copy:
 
     def promoted(self) -> OpenStore:
         self.store.close_for_promotion()
+        return self.served()
+
+    def served(self) -> OpenStore:
         return open_store(settings(self._root), disk=PosixDisk(), clock=ManualClock(), report=lambda _: None)
 
 
@@ -241,6 +251,46 @@ def require_equal(primary: OpenStore, promoted: OpenStore) -> None:
     assert {key: rows[key] for key in rows.keys() - expected.keys()} == {}
     assert {key: expected[key] for key in expected.keys() - rows.keys()} == {}
     assert {key: (rows[key], expected[key]) for key in rows if rows[key] != expected[key]} == {}
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_what_is_lost_is_at_most_the_lag_that_was_shown(tmp_path: Path, seed: int) -> None:
+    """A copy that is promoted at any moment has the log and the rows up to what its acknowledgement says, or more."""
+    chance = Random(100 + seed)
+    primary = Primary(tmp_path / "primary", chance)
+    store, log = primary.store, primary.store.state_log
+    assert log is not None
+    rows = {log.cursor.number: state_of(store)}
+    written = log.written
+
+    def note_rows() -> None:
+        written()
+        rows[log.cursor.number] = state_of(store)
+
+    log.written = note_rows  # type: ignore[method-assign]
+    copy = Copy(tmp_path / "copy", primary)
+    status, lag = ReplicaStatus(name="b"), Lag(ManualClock())
+    for _ in range(chance.randrange(20, 60)):
+        primary.live()
+        if chance.random() < 0.6:
+            copy.send(commits=chance.random() < 0.7)
+            cursor = copy.store.cursor
+            status = replace(status, position=cursor.position, number=cursor.number)
+    end = End(store.messages.flushed_up_to, log.cursor.number)
+    shown = lag.measured(status, end)
+    copy.store.close_for_promotion()
+    cursor = copy.store.cursor
+    with closing(open_state_engine(tmp_path / "copy" / "quarry", create=False, read_only=True)) as engine:
+        assert state_in(engine) == (rows[cursor.number] if cursor.number else {})
+    promoted = copy.served()
+    try:
+        assert end.offset - promoted.messages.appended_up_to <= shown.lag_bytes
+        assert end.number - cursor.number <= shown.lag_changes
+        begin, at = promoted.segments.minimum, promoted.messages.appended_up_to
+        assert log_bytes(promoted, begin, at) == log_bytes(store, begin, at)
+    finally:
+        promoted.close()
+        store.close()
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

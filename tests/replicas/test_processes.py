@@ -69,7 +69,7 @@ def test_a_promoted_copy_has_all_that_it_was_shown_to_have_and_the_old_primary_f
     verify(b.store)
     sent = set(send_for(1.0, a, tmp_path, "second"))
     copies.wait_for_all("a")
-    assert "0 bytes behind" in copies.says("b")
+    assert "0 bytes and 0 changes behind" in copies.says("b")
     a.kill()
     until(lambda: "no primary" in copies.says("b"), "b has noticed")
     copies.promote("b")

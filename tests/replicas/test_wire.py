@@ -104,7 +104,7 @@ def test_frames_of_a_later_version_are_passed_over() -> None:
 
 def test_fixed_bodies_come_back_and_short_ones_are_refused() -> None:
     cursor = StateCursor(bytes(range(16)), 5, PhysicalOffset(-1))
-    beat = Beat(9, cursor, PhysicalOffset(1), PhysicalOffset(2))
+    beat = Beat(9, cursor, PhysicalOffset(1), PhysicalOffset(2), 6)
     ack = Ack(9, PhysicalOffset(1), PhysicalOffset(2), 3, PhysicalOffset(4))
     assert read_beat(memoryview(pack_beat(beat))) == beat
     assert read_ack(memoryview(pack_ack(ack))) == ack

@@ -11,7 +11,17 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import replicas_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.replicas_pb2_grpc import ReplicaServiceStub
 
 CALL_TIMEOUT_S: Final = 10.0
-COLUMNS: Final = ("name", "role", "term", "connected", "seeding", "address", "missingBytes", "lagSeconds")
+COLUMNS: Final = (
+    "name",
+    "role",
+    "term",
+    "connected",
+    "seeding",
+    "address",
+    "missingBytes",
+    "missingChanges",
+    "lagSeconds",
+)
 
 
 def list_replicas(*, admin: Admin = ADMIN_DEFAULT, as_json: Json = False) -> None:
@@ -36,5 +46,6 @@ def _fields(replica: pb.Replica) -> dict[str, object]:
         "flushedOffset": replica.flushed_offset,
         "dispatchedOffset": replica.dispatched_offset,
         "missingBytes": known(replica, "lag_bytes"),
+        "missingChanges": known(replica, "lag_changes"),
         "lagSeconds": None if lag_ms is None else lag_ms / 1000,
     }

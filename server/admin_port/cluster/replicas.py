@@ -13,8 +13,8 @@ from quarry_mq.protocol.proto.quarry.admin.v1.replicas_pb2_grpc import (
 )
 from quarry_mq.server.admin_port.calls.edge import answers
 from quarry_mq.server.observability.error_reporter import ErrorReporter
-from quarry_mq.server.replicas.primary import ReplicaStatus
 from quarry_mq.server.replicas.process import WatchedCopies
+from quarry_mq.server.replicas.status import ReplicaStatus
 from quarry_mq.store.message_store import MessageStore
 
 NAME: Final = pb.DESCRIPTOR.services_by_name["ReplicaService"].full_name
@@ -60,5 +60,6 @@ def _message(status: ReplicaStatus) -> pb.Replica:
         flushed_offset=status.flushed,
         dispatched_offset=status.position,
         lag_bytes=status.lag_bytes if was_here else None,
+        lag_changes=status.lag_changes if was_here else None,
         lag_ms=int(1000 * status.lag_s) if status.is_connected else None,
     )

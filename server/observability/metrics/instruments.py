@@ -24,7 +24,7 @@ from quarry_mq.server.jobs import JobKind
 from quarry_mq.server.lite.expiry import RemovalCause
 from quarry_mq.server.observability.samples import Sampling, WaitingStats
 from quarry_mq.server.process.health import HealthState
-from quarry_mq.server.replicas.primary import ReplicaStatus
+from quarry_mq.server.replicas.status import ReplicaStatus
 from quarry_mq.server.settings.sections import MetricsSection
 from quarry_mq.store.index import KeyIndexes
 from quarry_mq.store.index.tiered.folders import Stage
@@ -293,15 +293,19 @@ def replica_metrics(copies: Iterable[ReplicaStatus], *, term: int, is_primary: b
         "Bytes of the primary's durable log that a copy does not have in its queues",
         labels=["replica"],
     )
+    lag_changes = GaugeMetricFamily(
+        "quarry_replica_lag_changes", "Changes of the primary's rows that a copy does not have", labels=["replica"]
+    )
     lag = GaugeMetricFamily(
-        "quarry_replica_lag_seconds", "Age of the oldest bytes that a copy does not have", labels=["replica"]
+        "quarry_replica_lag_seconds", "Age of the oldest bytes or change that a copy does not have", labels=["replica"]
     )
     connected = GaugeMetricFamily("quarry_replica_connected", "1 while a copy is connected", labels=["replica"])
     for each in copies:
         lag_bytes.add_metric([each.name], each.lag_bytes)
+        lag_changes.add_metric([each.name], each.lag_changes)
         lag.add_metric([each.name], each.lag_s)
         connected.add_metric([each.name], each.is_connected)
-    yield from (lag_bytes, lag, connected)
+    yield from (lag_bytes, lag_changes, lag, connected)
     yield GaugeMetricFamily("quarry_replication_term", "Number of the promotion that made the primary", value=term)
     yield GaugeMetricFamily("quarry_replica_primary", "1 if this copy of the store is the primary", value=is_primary)
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1equarry/admin/v1/replicas.proto\x12\x0fquarry.admin.v1\"\x15\n\x13ListReplicasRequest\"B\n\x14ListReplicasResponse\x12*\n\x08replicas\x18\x01 \x03(\x0b\x32\x18.quarry.admin.v1.Replica\"\xf5\x01\n\x07Replica\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x11\n\x04term\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0cis_connected\x18\x04 \x01(\x08\x12\x12\n\nis_seeding\x18\x05 \x01(\x08\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x16\n\x0e\x66lushed_offset\x18\x07 \x01(\x04\x12\x19\n\x11\x64ispatched_offset\x18\x08 \x01(\x04\x12\x16\n\tlag_bytes\x18\t \x01(\x04H\x01\x88\x01\x01\x12\x13\n\x06lag_ms\x18\n \x01(\x04H\x02\x88\x01\x01\x42\x07\n\x05_termB\x0c\n\n_lag_bytesB\t\n\x07_lag_ms2m\n\x0eReplicaService\x12[\n\x0cListReplicas\x12$.quarry.admin.v1.ListReplicasRequest\x1a%.quarry.admin.v1.ListReplicasResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1equarry/admin/v1/replicas.proto\x12\x0fquarry.admin.v1\"\x15\n\x13ListReplicasRequest\"B\n\x14ListReplicasResponse\x12*\n\x08replicas\x18\x01 \x03(\x0b\x32\x18.quarry.admin.v1.Replica\"\x9f\x02\n\x07Replica\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x11\n\x04term\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x14\n\x0cis_connected\x18\x04 \x01(\x08\x12\x12\n\nis_seeding\x18\x05 \x01(\x08\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x16\n\x0e\x66lushed_offset\x18\x07 \x01(\x04\x12\x19\n\x11\x64ispatched_offset\x18\x08 \x01(\x04\x12\x16\n\tlag_bytes\x18\t \x01(\x04H\x01\x88\x01\x01\x12\x13\n\x06lag_ms\x18\n \x01(\x04H\x02\x88\x01\x01\x12\x18\n\x0blag_changes\x18\x0b \x01(\x04H\x03\x88\x01\x01\x42\x07\n\x05_termB\x0c\n\n_lag_bytesB\t\n\x07_lag_msB\x0e\n\x0c_lag_changes2m\n\x0eReplicaService\x12[\n\x0cListReplicas\x12$.quarry.admin.v1.ListReplicasRequest\x1a%.quarry.admin.v1.ListReplicasResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,7 +36,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTREPLICASRESPONSE']._serialized_start=74
   _globals['_LISTREPLICASRESPONSE']._serialized_end=140
   _globals['_REPLICA']._serialized_start=143
-  _globals['_REPLICA']._serialized_end=388
-  _globals['_REPLICASERVICE']._serialized_start=390
-  _globals['_REPLICASERVICE']._serialized_end=499
+  _globals['_REPLICA']._serialized_end=430
+  _globals['_REPLICASERVICE']._serialized_start=432
+  _globals['_REPLICASERVICE']._serialized_end=541
 # @@protoc_insertion_point(module_scope)

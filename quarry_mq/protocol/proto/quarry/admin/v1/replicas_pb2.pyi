@@ -17,7 +17,7 @@ class ListReplicasResponse(_message.Message):
     def __init__(self, replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
 
 class Replica(_message.Message):
-    __slots__ = ("name", "role", "term", "is_connected", "is_seeding", "address", "flushed_offset", "dispatched_offset", "lag_bytes", "lag_ms")
+    __slots__ = ("name", "role", "term", "is_connected", "is_seeding", "address", "flushed_offset", "dispatched_offset", "lag_bytes", "lag_ms", "lag_changes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class Replica(_message.Message):
     DISPATCHED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAG_BYTES_FIELD_NUMBER: _ClassVar[int]
     LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    LAG_CHANGES_FIELD_NUMBER: _ClassVar[int]
     name: str
     role: str
     term: int
@@ -38,4 +39,5 @@ class Replica(_message.Message):
     dispatched_offset: int
     lag_bytes: int
     lag_ms: int
-    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., is_connected: _Optional[bool] = ..., is_seeding: _Optional[bool] = ..., address: _Optional[str] = ..., flushed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_ms: _Optional[int] = ...) -> None: ...
+    lag_changes: int
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., is_connected: _Optional[bool] = ..., is_seeding: _Optional[bool] = ..., address: _Optional[str] = ..., flushed_offset: _Optional[int] = ..., dispatched_offset: _Optional[int] = ..., lag_bytes: _Optional[int] = ..., lag_ms: _Optional[int] = ..., lag_changes: _Optional[int] = ...) -> None: ...
