@@ -214,12 +214,14 @@ class StateLog:
     def since(self, cursor: StateCursor, limit: int) -> list[StateBatch] | None:
         """Return at most `limit` batches after a cursor; None if the copy has to take all rows.
 
-        That is so if the batches are not kept any more, or if the copy has changes that this store does not have.
+        That is so if the copy has no rows, if the batches are not kept any more, or if the copy has changes that this
+        store does not have.
         """
         with self._lock:
             first = self._kept[0].number if self._kept else self._number + 1
             same_run = cursor.run == self._run and cursor.number <= self._number
-            was_there = cursor.run == self._before.run and cursor.number == self._before.number
+            # the rows of a store that was neither a primary nor a copy are in no batch
+            was_there = cursor[:2] == self._before[:2] != NO_CURSOR[:2]
             if not (same_run or was_there) or cursor.number + 1 < first:
                 return None
             skipped = cursor.number + 1 - first

@@ -25,6 +25,7 @@ from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.follower import CopiedStore, QueuesOutdated, open_copy
 from quarry_mq.store.fs import Disk, PosixCopyingDisk, PosixDisk
 from quarry_mq.store.layout.kind import StoreKind
+from quarry_mq.store.layout.queue_phase import QueueMode
 from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import Group, Topic, TopicType
 from quarry_mq.store.metadata.topics import READ_WRITE
@@ -44,8 +45,10 @@ KEPT: Final = "rooms"
 NAMES: Final = ("orders", "bills", KEPT)
 
 
-def settings(root: Path, *, has_copies: bool = True) -> StoreSettings:
-    return StoreSettings(root=root, segment_size=SEGMENT_SIZE, units_per_file=16, has_copies=has_copies)
+def settings(root: Path, *, has_copies: bool = True, queue_mode: QueueMode | None = None) -> StoreSettings:
+    return StoreSettings(
+        root=root, segment_size=SEGMENT_SIZE, units_per_file=16, has_copies=has_copies, queue_mode=queue_mode
+    )
 
 
 def state_of(store: OpenStore) -> dict[tuple[str, bytes], bytes]:
@@ -81,19 +84,20 @@ class Primary:
         removes: bool = True,
         disk: Disk | None = None,
         engines: StoreEngines | None = None,
+        store_settings: StoreSettings | None = None,
     ) -> None:
-        self._root = root
         self._chance = chance
         self._expires = expires
         self._removes = removes
         self._disk = disk or PosixDisk()
         self._engines = engines
+        self.settings = store_settings or settings(root)
         self.store = self.open()
 
     def open(self) -> OpenStore:
         """Open the store, also after a crash."""
         self.store = open_store(
-            settings(self._root), disk=self._disk, clock=ManualClock(), report=lambda _: None, engines=self._engines
+            self.settings, disk=self._disk, clock=ManualClock(), report=lambda _: None, engines=self._engines
         )
         return self.store
 
@@ -251,6 +255,24 @@ def require_equal(primary: OpenStore, promoted: OpenStore) -> None:
     assert {key: rows[key] for key in rows.keys() - expected.keys()} == {}
     assert {key: expected[key] for key in expected.keys() - rows.keys()} == {}
     assert {key: (rows[key], expected[key]) for key in rows if rows[key] != expected[key]} == {}
+
+
+def test_a_store_that_was_in_use_before_gives_its_first_copy_all_rows(tmp_path: Path) -> None:
+    root = tmp_path / "primary"
+    primary = Primary(root, Random(2), store_settings=settings(root, has_copies=False))
+    for _ in range(40):
+        primary.live()
+    primary.settings = settings(root)
+    primary.restart()
+    copy = Copy(tmp_path / "copy", primary)
+    primary.store.messages.dispatch(primary.store.messages.flush())
+    copy.send()
+    copy.send()
+    promoted = copy.promoted()
+    assert promoted.topics.get(KEPT) is not None
+    require_equal(primary.store, promoted)
+    promoted.close()
+    primary.store.close()
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
