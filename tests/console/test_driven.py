@@ -16,6 +16,7 @@ from tests.console.chromium import Console, chromium, needs_chromium, window
 from tests.e2e.broker import Broker, environment_of
 from tests.e2e.members import ClusterOfBrokers, reachable
 from tests.hostile.caller import Client
+from tests.replicas.copies import Copies
 
 pytestmark = [pytest.mark.slow, needs_chromium, pytest.mark.timeout(300)]
 
@@ -100,6 +101,25 @@ def test_a_member_is_drained_activated_and_removed_once_it_is_gone(tmp_path: Pat
             )
     finally:
         cluster.close()
+
+
+def test_the_copies_of_a_store_are_shown_with_their_lag(tmp_path: Path, address: str) -> None:
+    copies = Copies(tmp_path)
+    try:
+        copies["a"].start(settings={"network.console": address})
+        copies.start("b")
+        with looking(address, tmp_path) as console:
+            console.go("storage")
+            rows = console.page.get_by_role("table", name="Copies of this store").locator("tbody tr")
+            expect(rows).to_have_count(2)
+            expect(rows.nth(0)).to_contain_text("primary")
+            expect(rows.nth(1)).to_contain_text("follows")
+            console.assert_well_made()
+            console.picture("copies")
+            copies["b"].kill()
+            expect(rows.nth(1)).to_contain_text("away", timeout=30_000)
+    finally:
+        copies.close()
 
 
 def test_a_migration_is_walked_there_with_one_step_back(broker: Broker, address: str, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 import { valuesOf } from "./dialog.js";
 import { h, replace } from "./dom.js";
 import { expiryPanel } from "./expiry.js";
-import { age, badge, bytes, count, counted, duration, isKnown, percent, time, unknown } from "./format.js";
+import { age, badge, bytes, count, counted, duration, isKnown, none, percent, time, unknown } from "./format.js";
 import { link } from "./links.js";
 import { isMany, isMissing, memberColumns, memberTabs } from "./members.js";
 import { topicField } from "./names.js";
@@ -10,6 +10,8 @@ import { spansTable } from "./page_topic.js";
 import { facts, pager, table } from "./table.js";
 import { panel, section } from "./view.js";
 import { workButton } from "./work.js";
+
+const COPIES_MS = 5000;
 
 export async function show(view) {
   view.begin("Storage");
@@ -26,7 +28,7 @@ export async function show(view) {
     storage = null;
     for (const one of [members, disk, segments, parts]) one.refresh();
   };
-  view.add(members, disk, expiryPanel(view, anew), segments, spans(view), parts, summary(view), indexFiles(view));
+  view.add(members, disk, copies(view), expiryPanel(view, anew), segments, spans(view), parts, summary(view), indexFiles(view));
   view.every(30000, anew);
 }
 
@@ -56,6 +58,47 @@ function membersOf(view) {
   });
   list.hidden = true;
   return list;
+}
+
+// The copies of the store on other machines; hidden if there are none.
+function copies(view) {
+  const list = section(
+    view,
+    "Copies on other machines",
+    async () => {
+      const { replicas } = await view.call("ReplicaService/ListReplicas");
+      list.hidden = !replicas.length;
+      return copiesTable(replicas);
+    },
+    { everyMs: COPIES_MS },
+  );
+  list.hidden = true;
+  return list;
+}
+
+function copiesTable(replicas) {
+  return table(
+    "Copies of this store",
+    [
+      { title: "Machine", cell: (one) => h("strong", null, one.name) },
+      {
+        title: "State",
+        cell: (one) =>
+          one.role === "primary"
+            ? badge("good", "primary")
+            : !one.isConnected
+              ? badge("bad", "away")
+              : one.isSeeding
+                ? badge("warn", "being seeded")
+                : badge("good", "follows"),
+      },
+      { title: "Address", kind: "wide", cell: (one) => one.address || none("–") },
+      { title: "Log on its disk up to", kind: "number", cell: (one) => count(one.flushedOffset) },
+      { title: "Behind", kind: "number", cell: (one) => (one.role === "primary" ? none("–") : bytes(one.lagBytes)) },
+      { title: "For", kind: "number", cell: (one) => (one.role === "primary" ? none("–") : duration(one.lagMs)) },
+    ],
+    replicas,
+  );
 }
 
 function stateOf(it) {
