@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -16,6 +16,8 @@ from quarry_mq.server.replicas.wire import BODY_SIZE_MAX, Frame, FrameReader, Fr
 HANDSHAKE_S: Final = 5.0
 SEND_S: Final = 30.0
 """Seconds that one piece may take to be sent; then the other side is taken for gone."""
+SEND_SIZE: Final = 256 << 10
+"""Bytes of bodies above which a piece is sent."""
 RECEIVE_SIZE: Final = 1 << 20
 
 
@@ -67,12 +69,20 @@ class Connection:
         host, port, *_ = self._socket.getpeername()
         return str(Address(host, port))
 
-    def send(self, kind: FrameType, term: int, *body: bytes | memoryview) -> None:
-        """Send a frame whose body is given in parts."""
+    def send(self, term: int, frames: Iterable[tuple[FrameType, Sequence[bytes | memoryview]]]) -> None:
+        """Send frames whose bodies are given in parts. Many small ones share a call of the system."""
         self._socket.settimeout(SEND_S)
-        self._socket.sendall(header(kind, term, *body) + body[0])
-        for part in body[1:]:
-            self._socket.sendall(part)
+        waiting: list[bytes | memoryview] = []
+        size = 0
+        for kind, body in frames:
+            waiting += (header(kind, term, *body), *body)
+            size += sum(map(len, body))
+            if size >= SEND_SIZE:
+                self._socket.sendall(b"".join(waiting))
+                waiting.clear()
+                size = 0
+        if waiting:
+            self._socket.sendall(b"".join(waiting))
 
     def receive(self, wait_s: float) -> Iterator[Frame]:
         """Wait for bytes, and yield the frames that are complete; a frame's body is valid until the next one."""

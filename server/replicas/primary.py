@@ -164,8 +164,7 @@ class Primary:
             is_due = now_s - beat_s >= BEAT_INTERVAL_S
             beat_s = now_s if is_due else beat_s
             begun_at = shipment.at
-            for kind, parts in shipment.parts(is_beat_due=is_due):
-                connection.send(kind, term, *parts)
+            connection.send(term, shipment.parts(is_beat_due=is_due))
             for frame in connection.receive(PACE_S if shipment.at - begun_at < LOG_SIZE_MAX else 0):
                 if frame.type == FrameType.BYE:
                     return
@@ -174,7 +173,7 @@ class Primary:
                     self._note(name, connection, read_ack(frame.body), shipment)
             if clock.monotonic_s() - heard_s > SILENCE_S:
                 raise WireError(f"the copy {name} has acknowledged nothing for {SILENCE_S:.0f} s")
-        connection.send(FrameType.BYE, term, b"the primary stops")
+        connection.send(term, [(FrameType.BYE, [b"the primary stops"])])
 
     def _note(self, name: str, connection: Connection, ack: Ack, shipment: Shipment) -> None:
         with self._lock:

@@ -278,7 +278,7 @@ class Replica:
             if is_due or store.received_up_to - store.flushed_up_to >= COMMIT_SIZE:
                 ack, committed_s = intake.commit(), now_s
                 if ack != acked:
-                    connection.send(FrameType.ACK, term, pack_ack(ack))
+                    connection.send(term, [(FrameType.ACK, [pack_ack(ack)])])
                     acked = ack
                     self._heard(name, intake.beat, ack)
             if now_s - looked_s >= LOOK_INTERVAL_S:
@@ -291,7 +291,7 @@ class Replica:
                 flushed_s = now_s
             if now_s - heard_s > SILENCE_S:
                 raise WireError(f"nothing was heard for {SILENCE_S:.0f} s")
-        connection.send(FrameType.BYE, term, b"the replica stops")
+        connection.send(term, [(FrameType.BYE, [b"the replica stops"])])
 
     def _heard(self, name: str, beat: Beat | None, ack: Ack) -> None:
         if beat is None:
