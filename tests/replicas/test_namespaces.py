@@ -113,7 +113,7 @@ def test_short_cuts_again_and_again_leave_both_equal(copies: Copies, link: Link,
 
 
 def test_delay_and_loss_make_the_copy_late_and_nothing_else(copies: Copies, link: Link, tmp_path: Path) -> None:
-    """With 100 ms there and back, packets that overtake each other and 5 % of them lost, TCP carries some 100 kB/s."""
+    """TCP carries some 100 kB/s: 100 ms there and back, packets that overtake each other, 5 % of them lost."""
     replicating(copies)
     acked = tmp_path / "acked"
     sender = load("send", copies["a"], tmp_path, topic="orders", prefix="m", acked=acked, seed=1, concurrency=4)

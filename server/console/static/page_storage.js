@@ -94,8 +94,13 @@ function copiesTable(replicas) {
       },
       { title: "Address", kind: "wide", cell: (one) => one.address || none("–") },
       { title: "Log on its disk up to", kind: "number", cell: (one) => count(one.flushedOffset) },
-      { title: "Behind", kind: "number", cell: (one) => (one.role === "primary" ? none("–") : bytes(one.lagBytes)) },
-      { title: "For", kind: "number", cell: (one) => (one.role === "primary" ? none("–") : duration(one.lagMs)) },
+      { title: "Missing", kind: "number", cell: (one) => (one.role === "primary" ? none("–") : bytes(one.lagBytes)) },
+      {
+        title: "Missing changes",
+        kind: "number",
+        cell: (one) => (one.role === "primary" ? none("–") : count(one.lagChanges)),
+      },
+      { title: "Lag", kind: "number", cell: (one) => (one.role === "primary" ? none("–") : duration(one.lagMs)) },
     ],
     replicas,
   );
