@@ -137,7 +137,7 @@ def test_numbers_go_on_after_a_restart_for_copies_that_had_everything() -> None:
 
 
 def test_the_first_copies_of_a_store_take_all_rows() -> None:
-    """No batch has the rows that a store without copies wrote, although its numbers begin like those of an empty copy."""
+    """No batch has the rows that a store without copies wrote, though its numbers begin like those of an empty copy."""
     primary = Primary()
     assert numbers(primary, NO_CURSOR) is None
     primary.put(TOPICS, b"a")
