@@ -18,7 +18,6 @@ from random import Random
 import pytest
 
 from quarry_mq.store.commitlog import BegunFlush, CommitLogFlusher
-from quarry_mq.store.consumequeue import RocksConsumeQueues
 from quarry_mq.store.consumequeue.queue_offsets import QueueOffsets
 from quarry_mq.store.consumequeue.rocks.bounds import RocksBounds
 from quarry_mq.store.consumequeue.rocks_layout import OFFSET_FAMILY
@@ -307,8 +306,8 @@ def plant_queues_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quarry_mq.store.consumequeue.RocksConsumeQueues.truncate", lambda *_: None)
 
 
-def plant_queues_that_do_not_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quarry_mq.store.consumequeue.RocksConsumeQueues.put_again", RocksConsumeQueues.put)
+def plant_deletions_that_are_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quarry_mq.store.opening.open_store.delete_again", lambda *_: None)
 
 
 def plant_an_index_taken_as_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,7 +382,7 @@ UNDER_SYNC = [plant_requests_lost_in_a_flush, plant_room_made_for_all]
         plant_nothing_lowered,
         plant_watermark_first,
         pytest.param(plant_queues_not_cut, marks=pytest.mark.slow),
-        pytest.param(plant_queues_that_do_not_begin_again, marks=pytest.mark.slow),
+        plant_deletions_that_are_not_repeated,
     ],
 )
 def test_a_planted_mistake_is_found(
