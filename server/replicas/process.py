@@ -25,10 +25,9 @@ from quarry_mq.server.replicas.role import Role, RoleFiles
 from quarry_mq.server.replicas.status import FollowingFile, ReplicaStatus
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.settings.sections import NetworkSection, ReplicationSection
-from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.fs import CopyingDisk
 from quarry_mq.store.layout.kind import StoreKind, inspect_store
-from quarry_mq.store.layout.queue_phase import QueuePhase
+from quarry_mq.store.layout.queue_phase import require_copyable
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.security.sealer import read_keys
@@ -176,11 +175,7 @@ class Replication:
         """Serve the other copies while the context is entered. `fail` is called when another copy was promoted."""
         role = self._role
         assert role is not None
-        if store.queues.phase is not QueuePhase.ROCKSDB:
-            raise StoreUnusable(
-                self._settings.store.directory,
-                "a store has copies only if its queues are in RocksDB alone: finish the migration of the queues first",
-            )
+        require_copyable(store.queues.phase, self._settings.store.directory)
         role = replace(role, origin=store.identity.origin or "", segment_size=store.segments.segment_size)
         self._files.save(role)
         loop = asyncio.get_running_loop()

@@ -50,7 +50,7 @@ from quarry_mq.server.settings.sections import (
 )
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.layout.queue_phase import QueuePlaces
+from quarry_mq.store.layout.queue_phase import QueueMode, QueuePlaces
 from quarry_mq.store.retention import ExpirySettings
 from quarry_mq.store.security.sealer import Sealer, read_keys
 from quarry_mq.store.settings import RECORD_OVERHEAD_MAX, IndexSettings, StoreSettings
@@ -155,6 +155,15 @@ class BrokerSettings(Section):
     def _slaves_reach_it(self) -> Self:
         if self.network.rocketmq_ha != OFF and not self.remoting.is_on:
             raise ValueError("network.rocketmq_ha needs remoting.listen: slaves read topics and groups there")
+        return self
+
+    @model_validator(mode="after")
+    def _copies_have_no_queue_files(self) -> Self:
+        if self.replication.is_on and self.consume_queue.mode not in {None, QueueMode.ROCKSDB}:
+            raise ValueError(
+                "replication.mode needs all queues in RocksDB: finish the migration of the queues first, without "
+                "consume_queue.mode"
+            )
         return self
 
     @property

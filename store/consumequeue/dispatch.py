@@ -103,6 +103,10 @@ class DenseAssignment:
         self._next.put(name, (None if offset is None else QueueOffset(offset + 1),))
         return offset
 
+    def forget(self, name: str) -> None:
+        """Forget a light queue that was deleted: its numbers go on where the next record says."""
+        self._next.discard(name)
+
     def _first_offset(self, queue: QueueId, stored: QueueOffset, at: PhysicalOffset) -> QueueOffset:
         before = self._queues.last_entry_below(queue, at)
         return stored if before is None else QueueOffset(before.queue_offset + 1)

@@ -17,9 +17,11 @@ from typing import NamedTuple
 from quarry_mq.kv.recording import Change, ChangeKind
 from quarry_mq.protocol.clock import Clock, ReportProgress
 from quarry_mq.store.engines import StoreEngines
+from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.follower.followed_store import FollowedStore, follow
 from quarry_mq.store.follower.points import PointsOnRequest
 from quarry_mq.store.fs import CopyingDisk
+from quarry_mq.store.layout.queue_phase import require_copyable
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.opening.open_store import Copied, RecoveredStore, recover_store
 from quarry_mq.store.opening.repair import Orders
@@ -256,11 +258,16 @@ def open_copy(
 ) -> CopiedStore:
     """Open the copy at `settings.root` to continue it, or make an empty one, whose log begins at `begin`.
 
-    Raises what `recover_store` raises.
+    Raises what `recover_store` raises, and StoreUnusable if queues are in files.
     """
     orders = Orders(rebuild_queues=rebuild_queues)
     recovered = recover_store(
         settings, disk=disk, clock=clock, report=report, engines=engines, orders=orders, followed=copied
     )
+    try:
+        require_copyable(recovered.parts.queues.phase, settings.root)
+    except StoreUnusable:
+        recovered.close()
+        raise
     points = PointsOnRequest(disk, settings.root, clock)
     return CopiedStore(recovered, follow(recovered, begin=begin, points=points))

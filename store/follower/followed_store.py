@@ -20,7 +20,7 @@ from typing import Final
 
 from quarry_mq.protocol.names import is_light_queue, is_system_topic
 from quarry_mq.store.commitlog import CommitLogFlusher, CommitLogReader, CommitLogReceiver, KeptSize, cut
-from quarry_mq.store.consumequeue.dispatch import OffsetAssignment, UndeletedEntries
+from quarry_mq.store.consumequeue.dispatch import DenseAssignment, OffsetAssignment, UndeletedEntries
 from quarry_mq.store.errors import StoreDamaged, StoreUnusable
 from quarry_mq.store.follower.points import PointsOnRequest
 from quarry_mq.store.fs import CopyingDisk
@@ -232,6 +232,8 @@ class FollowedStore:
         if any(self._has_newer(queue, below) for queue in list(self._queues.queues(name))):
             return False
         (self._removed_light if is_light_queue(name) else self._deleted)[name] = below
+        if isinstance(rule := self._recovered.parts.queues.assignment, DenseAssignment):
+            rule.forget(name)
         self._queues.delete_topic(name)
         return True
 

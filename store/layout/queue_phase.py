@@ -139,6 +139,14 @@ _BEGINNINGS = {
 }
 
 
+def require_copyable(phase: QueuePhase, root: Path) -> None:
+    """Raise StoreUnusable for a store with queues in files: neither it nor its copies can serve each other."""
+    if phase is not QueuePhase.ROCKSDB:
+        raise StoreUnusable(
+            root, "a store has copies only if its queues are in RocksDB alone: finish the migration of the queues first"
+        )
+
+
 def parse_phase(stored: str | None, root: Path) -> QueuePhase:
     """Return a phase as stored; without one, Quarry keeps the queues in RocksDB. Raises StoreUnusable."""
     try:

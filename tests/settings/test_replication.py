@@ -51,6 +51,13 @@ def test_what_is_missing_or_wrong_is_named(change: dict[str, Any], problem: str)
         settings(**change)
 
 
+@pytest.mark.parametrize("mode", ["file", "double_write"])
+def test_queue_files_have_no_copies(mode: str) -> None:
+    given = {"mode": "async", "replica": "a", "peers": PEERS, "key_file": "key"}
+    with pytest.raises(ValidationError, match="finish the migration of the queues first"):
+        BrokerSettings.model_validate({"consume_queue": {"mode": mode}, "replication": given})
+
+
 def test_plain_text_on_another_address_than_loopback_has_to_be_allowed() -> None:
     private = {"replication": "10.0.0.1:8084"}
     with pytest.raises(ValidationError, match="replication"):
