@@ -285,7 +285,7 @@ def test_a_store_that_was_in_use_before_gives_its_first_copy_all_rows(tmp_path: 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_what_is_lost_is_at_most_the_lag_that_was_shown(tmp_path: Path, seed: int) -> None:
-    """At any moment a promoted copy has the log and the rows up to what its acknowledgement says, or more."""
+    """The copy is promoted at any moment; it has the log and the rows up to what its acknowledgement says, or more."""
     chance = Random(100 + seed)
     primary = Primary(tmp_path / "primary", chance)
     store, log = primary.store, primary.store.state_log

@@ -75,7 +75,7 @@ def test_a_copy_equals_a_primary_whose_queues_were_in_files(tmp_path: Path, seed
 def test_a_copy_equals_a_primary_that_began_as_a_store_of_rocketmq(
     golden_copy: GoldenStore, tmp_path: Path, name: str, seed: int
 ) -> None:
-    """Their light queues are numbered by place or as records say, and are removed and used again.
+    """Light queues are numbered by place or as records say, and are removed and used again.
 
     Of a store that had queue files the log does not expire here: these have messages that name a light queue twice, and
     places count from the log's beginning. docs/replicas.md says so, and the same of a store that has double write.
