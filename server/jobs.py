@@ -7,7 +7,7 @@ and lists of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
@@ -252,15 +252,13 @@ class Jobs:
         works: Mapping[JobKind, Work],
         *,
         writer: StateWriter,
-        until_durable: Callable[[], Awaitable[None]],
         clock: Clock,
         metrics: JobMetrics,
     ) -> None:
-        """`until_durable` waits until the messages that jobs have sent are on the disk; no job is done before that."""
+        """`works` do the jobs. What a job has sent is on the disk when it records its progress."""
         self._table = table
         self._works = works
         self._writer = writer
-        self._until_durable = until_durable
         self._clock = clock
         self._metrics = metrics
         self._wanted = asyncio.Event()
@@ -362,7 +360,6 @@ class Jobs:
             running.job = replace(job, state=JobState.RUNNING)
             running.restart_slice()
             await self._works[kind_of(asked)].run(asked, running)
-            await self._until_durable()
         except JobCancelled:
             return JobState.CANCELLED, None
         except (*TRANSIENT, StorePoisoned):

@@ -342,6 +342,8 @@ class MessageStore:
 
     def flush_queues(self) -> None:
         """Make the dispatched entries and then the watermark durable. `dispatch` must not run meanwhile."""
+        if self._deletions is not None:
+            self._deletions.settle()
         self._queues.flush()
         self._pending.flush()
         self._queues_durable_up_to = self._dispatched_up_to

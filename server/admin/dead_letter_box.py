@@ -9,7 +9,7 @@ dead letters below it that were refused are in flight for that group, until thei
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -157,17 +157,15 @@ class DeadLetterBox:
         inflight: InFlightTable,
         writer: StateWriter,
         send: Callable[[Sequence[Message], Stored], None],
-        until_durable: Callable[[], Awaitable[None]],
         store_host: Callable[[], Host],
     ) -> None:
-        """`until_durable` waits until the messages that were sent are on the disk."""
+        """`send` tells when the messages are on the disk."""
         self._topics = topics
         self._source = source
         self._offsets = offsets
         self._inflight = inflight
         self._writer = writer
         self._send = send
-        self._until_durable = until_durable
         self._store_host = store_host
         self._sending: set[str] = set()
 
@@ -234,7 +232,6 @@ class DeadLetterBox:
                     self._write()
                 result.add(portion)
         if not dry_run:
-            await self._until_durable()
             self._writer.write_durably()
             log.info("dead letters sent again", group=group, count=result.count, refused=len(result.refused))
         return result

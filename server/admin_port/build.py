@@ -127,11 +127,12 @@ def make_operators_work(
         offsets=store.offsets,
         inflight=InFlightTable(store.state_engine),
         writer=its.delivery.writer,
-        send=its.copies.send,
-        until_durable=its.sends.commit.until_durable,
+        send=its.copies.move,
         store_host=its.sends.identity.store_host,
     )
-    resender = MessageResender(messaging.operators_resend, its.sends.identity.store_host, clock)
+    resender = MessageResender(
+        messaging.operators_resend, its.sends.commit.until_durable, its.sends.identity.store_host, clock
+    )
     jobs = Jobs(
         JobTable(store.state_engine),
         {
@@ -140,7 +141,6 @@ def make_operators_work(
             JobKind.RESEND_MESSAGES: MessageResendWork(store.messages, store.topics, maintenance.key_index, resender),
         },
         writer=its.delivery.writer,
-        until_durable=its.sends.commit.until_durable,
         clock=clock,
         metrics=its.sends.metrics.jobs,
     )

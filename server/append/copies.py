@@ -86,14 +86,20 @@ class CopyMetrics(Protocol):
 class Copies:
     """Sends copies of messages after making each of them fit into a record."""
 
-    def __init__(self, send: Send, store_host: Callable[[], Host], metrics: CopyMetrics) -> None:
+    def __init__(self, send: Send, send_durably: Send, store_host: Callable[[], Host], metrics: CopyMetrics) -> None:
         self._send = send
+        self._send_durably = send_durably
         self.store_host: Final = store_host
         """Returns the broker's address, which each copy names as the place where it was stored."""
         self.metrics = metrics
 
     def send(self, messages: Sequence[Message], stored: Stored) -> None:
+        """Send copies of messages that stay in the log until the copies are on the disk."""
         self._send([self._fitted(message) for message in messages], stored)
+
+    def move(self, messages: Sequence[Message], stored: Stored) -> None:
+        """Send copies that replace the originals for a group; `stored` is called when the copies are on the disk."""
+        self._send_durably([self._fitted(message) for message in messages], stored)
 
     def _fitted(self, message: Message) -> Message:
         properties, left_out = fitted(message.topic, message.properties)

@@ -27,6 +27,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from itertools import count, groupby, repeat
@@ -270,6 +271,9 @@ class GroupCommit:
         self._appended_s = 0.0
         self._incoming: list[_Send[Any]] = []
         self._waiting: deque[_Waiting] = deque()
+        self._unflushed: deque[_Waiting] = deque()
+        """Sends of `send_durably` that are visible under `async`, and not on the disk."""
+        self._hurried: Final = asyncio.Event()
         self._flush_task: asyncio.Task[None] | None = None
         self._queue_flush_task: asyncio.Task[None] | None = None
         self._queue_flush_repeats = False
@@ -306,12 +310,31 @@ class GroupCommit:
         if not self._batch_follows_flush:
             self._append_batch()
 
+    def send_durably(self, messages: Sequence[Message], stored: Stored) -> None:
+        """Do the same as `send`, but call `stored` only when the messages are on the disk, also under `async`.
+
+        For messages that take the place of others: the others may be done with then. The flush does not wait for its
+        interval.
+        """
+        is_waiting = self._durability is Durability.ASYNC
+        self.send(messages, partial(self._when_flushed, stored) if is_waiting else stored)
+
+    def _when_flushed(self, stored: Stored, appended: Sequence[Appended], error: Exception | None) -> None:
+        """Call `stored` when what was appended is on the disk."""
+        end = PhysicalOffset(appended[-1].physical_offset + appended[-1].size) if appended else PhysicalOffset(0)
+        if error is not None or end <= self._store.flushed_up_to:
+            stored(appended, error)
+        else:
+            self._unflushed.append(_Waiting(end, appended, stored, self._appended_s))
+            self._hurried.set()
+
     async def until_durable(self) -> None:
         """Wait until everything that is in the log now is on the disk. Raises StorePoisoned."""
         end = self._store.appended_up_to
         while self._store.flushed_up_to < end:
             if self._failure is not None:
                 raise StorePoisoned(self._failure)
+            self._hurried.set()
             await asyncio.sleep(DURABLE_LOOK_S)
 
     def is_storing(self, topic: str) -> bool:
@@ -419,6 +442,9 @@ class GroupCommit:
             while True:
                 if self._store.flushed_up_to < self._store.appended_up_to:
                     await self._flush_once()
+                while self._unflushed and self._unflushed[0].end <= self._store.flushed_up_to:
+                    each = self._unflushed.popleft()
+                    _tell(each.stored, each.appended, None)
                 if self._durability is Durability.SYNC:
                     self._make_visible(self._store.flushed_up_to)
                     self._append_batch()
@@ -434,11 +460,14 @@ class GroupCommit:
         """Run one fdatasync for all sends so far.
 
         Under `async` a power failure loses at most what came in during one flush interval. So the flush begins when the
-        oldest send that is not on the disk is half an interval old; the other half is for the fdatasync itself.
+        oldest send that is not on the disk is half an interval old; the other half is for the fdatasync itself. It
+        begins at once if somebody waits for the disk.
         """
         if self._durability is Durability.ASYNC:
             age_s = self._clock.monotonic_s() - self._unflushed_since_s
-            await asyncio.sleep(max(0.0, self._flush_interval_s / 2 - age_s))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hurried.wait(), max(0.0, self._flush_interval_s / 2 - age_s))
+            self._hurried.clear()
         sends, self._unflushed_sends = self._unflushed_sends, 0
         started_s = self._clock.monotonic_s()
         await self._log_flushes.flush()
@@ -504,7 +533,8 @@ class GroupCommit:
             self._failure = str(error) if is_told else f"{error}; restart the broker to recover what is on disk"
             log.error("store poisoned", error=str(error))
             self._health.poisoned(self._failure)
-        waiting: list[_Waiting] = [*self._waiting]
+        waiting: list[_Waiting] = [*self._unflushed, *self._waiting]
+        self._unflushed.clear()
         self._waiting.clear()
         for stored in [*(send.stored for send in sends), *(each.stored for each in waiting)]:
             _tell(stored, (), self._refusal())

@@ -87,7 +87,7 @@ class DeadLetterStore:
                 self._tell(group, topic, record, error)
             forwarded(error)
 
-        self._copies.send([_dead_letter(name, topic, record, attempts, self._copies.store_host())], stored)
+        self._copies.move([_dead_letter(name, topic, record, attempts, self._copies.store_host())], stored)
 
     def _tell(self, group: str, topic: str, record: StoredMessage, error: Exception) -> None:
         if not is_final(error):

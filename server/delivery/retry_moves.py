@@ -185,7 +185,7 @@ class RetryMoves:
 
     async def _stored(self, copies: Sequence[Message]) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._copies.send(copies, lambda _appended, error: settle(done, None, error))
+        self._copies.move(copies, lambda _appended, error: settle(done, None, error))
         await done
 
 

@@ -422,7 +422,7 @@ class RemotingSends:
                 self._sends.metrics.traffic.sent_back(name, record.topic)
             self._edge.ended(call, error)
 
-        self._copies.send([message], stored)
+        self._copies.move([message], stored)
 
     def _copy(self, record: StoredMessage, origin_topic: str) -> Message:
         properties = dict(record.properties)

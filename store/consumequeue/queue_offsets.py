@@ -23,10 +23,16 @@ _physical_offset: Final = attrgetter("physical_offset")
 class LightFloor:
     """The lowest first offset of a new light queue: above the offsets of all light queues that were removed."""
 
-    def __init__(self, stored: QueueOffset | None, save: Callable[[QueueOffset], None]) -> None:
-        """Begin at the stored floor. `save` makes a floor durable."""
+    def __init__(
+        self,
+        stored: QueueOffset | None,
+        save: Callable[[QueueOffset], None],
+        settle: Callable[[str], None] = lambda _name: None,
+    ) -> None:
+        """Begin at the stored floor. `save` makes a floor durable, and `settle` the removal of a light queue."""
         self.offset = stored or QueueOffset(0)
         self._save = save
+        self.settle: Final = settle
 
     def raise_to(self, offset: QueueOffset) -> None:
         """Raise the floor durably. It never falls."""
@@ -123,6 +129,7 @@ class QueueOffsets:
         if floor := self._light_floor.offset:
             for (name, number), offset in stored.items():
                 if offset == 0 and name.startswith(LIGHT_QUEUE_PREFIX):
+                    self._light_floor.settle(name)
                     self.queues.remove_lost_entries(QueueId(name, number), floor)
                     stored[name, number] = floor
         self.next.update(stored)

@@ -196,7 +196,7 @@ class CopiedStore:
         """Return whether a deletion may disappear: its records have expired, or no record is here that it concerns."""
         if old is None or old.below <= self.minimum:
             return True
-        return new is not None and new.below >= self._cursor.position
+        return new is not None and new.below >= self._followed.dispatched_up_to
 
     def _changes_to(self, rows: Mapping[str, Mapping[bytes, bytes]]) -> list[Change]:
         """Return the changes that make the rows here equal to the given ones."""

@@ -42,7 +42,7 @@ from quarry_mq.store.index.tiered.chain_file import IndexShape
 from quarry_mq.store.index.tiered.object_store.protocol import FolderObjects, ObjectStore
 from quarry_mq.store.index.tiered.tiered_index import TieredIndex
 from quarry_mq.store.index.tiered_keys import PLACE, TieredKeyFiles
-from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.layout.paths import PHYSICAL_OFFSET_MAXIMUM, StorePaths
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.recovery.recovery import whole_runs
 from quarry_mq.store.settings import IndexSettings
@@ -111,6 +111,15 @@ def open_indexes(
         files = HashKeyFiles(hash_files)
         found.append(_follow(files, HASH_ROW, identity, indexed, made_with, known_to=lambda: hash_files.end_offset))
     return KeyIndexes(tuple(found), hash_files, tiered)
+
+
+def make_indexes_again(identity: StoreIdentity, *, above: PhysicalOffset) -> None:
+    """Let the next opening begin those indexes again that have records at or above an offset where the log is cut."""
+    for row in (HASH_ROW, TIERED_ROW):
+        stored = identity.index_row(row)
+        if stored is not None and (state := IndexState.unpack(stored)).up_to > above:
+            beyond = state._replace(up_to=PhysicalOffset(PHYSICAL_OFFSET_MAXIMUM))  # of any log
+            identity.set_index_row(row, beyond.pack())
 
 
 def _follow(

@@ -34,9 +34,9 @@ from quarry_mq.store.consumequeue.queue_offsets import LightFloor, QueueOffsets
 from quarry_mq.store.engines import RocksStoreEngines, StoreEngines
 from quarry_mq.store.errors import StoreLocked, StoreUnusable
 from quarry_mq.store.fs import Disk, DiskLock
-from quarry_mq.store.index.opening import IndexedLog, open_indexes
+from quarry_mq.store.index.opening import IndexedLog, make_indexes_again, open_indexes
 from quarry_mq.store.layout.kind import FoundStore, StoreKind, inspect_store
-from quarry_mq.store.layout.paths import StorePaths, segment_name
+from quarry_mq.store.layout.paths import PHYSICAL_OFFSET_MAXIMUM, StorePaths, segment_name
 from quarry_mq.store.layout.queue_phase import QueuePhase
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.message_store import MessageStore
@@ -404,6 +404,9 @@ class _Opening:
         if copied.parts_at is not None:
             delete_cursor(parts.state_engine)
             end = copied.parts_at
+            # what rests on the records that go, until the rows of the primary replace it: positions, and the indexes
+            identity.seen_up_to = PhysicalOffset(PHYSICAL_OFFSET_MAXIMUM)
+            make_indexes_again(identity, above=end)
         elif cursor.run != NO_CURSOR.run and cursor.position >= 0:
             end = cursor.position
         else:
@@ -479,7 +482,7 @@ class _Opening:
             offsets=QueueOffsets(
                 parts.queues.store,
                 cached_max=self._settings.cached_queues_max,
-                light_floor=LightFloor(parts.identity.light_floor, parts.identity.set_light_floor),
+                light_floor=LightFloor(parts.identity.light_floor, parts.identity.set_light_floor, deletions.settle),
             ),
             pending=self.open_pending(parts, reader, closing),
             deletions=deletions,

@@ -11,8 +11,7 @@ the log and of `quarry/`: a record below a deletion of its queue has no entry th
 
 A topic has one row, which is durable before its queues are deleted. Light queues may be a million, so their rows are in
 the order of the log: a start reads the newest ones, and those of expired segments are removed by one range delete. They
-become durable with the next synchronous write, as the positions of groups that leave with the light queues do. If a
-power cut takes a row and not the removal, the light queue is found and removed again.
+become durable before the removal does, and before the light queue gets another message.
 """
 
 from __future__ import annotations
@@ -51,6 +50,8 @@ class Deletions:
         self._family = engine.family(META)
         self._lock = Lock()
         """Held while the row of a topic is replaced: `drop_below` must not drop the note on a deletion of now."""
+        self._unsettled: dict[str, bytes] = {}
+        """The rows of light queues that were removed since `settle`, by name."""
 
     # -- writing
 
@@ -66,12 +67,26 @@ class Deletions:
             self._engine.write(batch, sync=True)
 
     def light_queues_removed(self, names: Iterable[str], end: PhysicalOffset) -> None:
-        """Note that light queues are removed at the end of the log."""
+        """Note that light queues are removed at the end of the log; `settle` makes the notes durable."""
+        rows = {name: _LIGHT + _OFFSET.pack(end) + name.encode() for name in names}
         batch = self._engine.batch()
-        prefix = _LIGHT + _OFFSET.pack(end)
-        for name in names:
-            batch.put(self._family, prefix + name.encode(), b"")
-        self._engine.write(batch)
+        batch.put_all(self._family, [(row, b"") for row in rows.values()])
+        with self._lock:
+            self._engine.write(batch)
+            self._unsettled |= rows
+
+    def settle(self, name: str | None = None) -> None:
+        """Make the notes on removed light queues durable; with a name, only if this queue has such a note.
+
+        A power cut that takes a note brings the light queue back. No newer message may be among its messages then, and
+        its removal may not be durable without the note.
+        """
+        with self._lock:
+            if self._unsettled if name is None else name in self._unsettled:
+                batch = self._engine.batch()
+                batch.put(self._family, next(iter(self._unsettled.values())), b"")
+                self._engine.write(batch, sync=True)  # what was written before becomes durable with it
+                self._unsettled.clear()
 
     def drop_below(self, minimum: PhysicalOffset) -> None:
         """Drop the notes on deletions below the beginning of the log: it has no deleted records of these any more.

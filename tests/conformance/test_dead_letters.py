@@ -79,6 +79,22 @@ def test_sent_again_they_come_to_their_group_alone_with_attempts_counted_again(w
     with_broker(test, delivery=EARLIEST)
 
 
+def test_a_message_is_done_with_only_when_its_copy_is_on_the_disk(with_broker: WithBroker) -> None:
+    """A group may be done with a message that was on the disk for long only if the copy is there, under `async` too."""
+
+    async def test(broker: RunningBroker) -> None:
+        log = broker.store.messages
+        async with Client(broker.endpoint) as client:
+            await with_dead_letters(broker, client, b"a")
+            assert log.flushed_up_to == log.appended_up_to, "among the dead letters"
+            await client.sent(message("orders", b"another"))
+            assert log.flushed_up_to < log.appended_up_to
+            answer = await (await stub_of(broker)).ResendDeadLetters(pb.ResendDeadLettersRequest(group="billing"))
+            assert (answer.resent, log.flushed_up_to) == (1, log.appended_up_to)
+
+    with_broker(test, delivery=EARLIEST, store={"durability": "async", "flush_interval_ms": 3_600_000})
+
+
 def test_only_those_are_sent_that_never_were_unless_they_are_named(with_broker: WithBroker) -> None:
     async def test(broker: RunningBroker) -> None:
         async with Client(broker.endpoint) as client:

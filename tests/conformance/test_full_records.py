@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
 import pytest
 
@@ -68,7 +69,9 @@ def test_the_largest_message_goes_all_ways_that_a_message_can_go(with_broker: Wi
                     stub = await stub_of(broker)
                     resent = await stub.ResendDeadLetters(pb.ResendDeadLettersRequest(group=GROUP))
                     assert (resent.resent, list(resent.refused)) == (1, [])
-            resender = MessageResender(broker.messaging.operators_resend, lambda: HOST, broker.clock)
+            resender = MessageResender(
+                broker.messaging.operators_resend, partial(asyncio.sleep, 0), lambda: HOST, broker.clock
+            )
             outcomes = resender.send([letter], Topic(TOPIC, TopicType.MIXED, 1, 1), 1)
             assert await outcomes() == [None]
             assert value(broker, "quarry_properties_left_out_total") == 0

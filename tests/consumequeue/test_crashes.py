@@ -112,3 +112,12 @@ def test_a_light_queue_that_begins_at_the_floor_shows_no_lost_entries(surviving:
     queues = queues_over(engine)
     put(queues, [request(0, light, 5)])
     assert (queues.bounds(light), offsets(queues, light)) == ((5, 6), [5])
+
+
+def test_a_queue_that_goes_on_higher_in_the_log_shows_no_lost_entries() -> None:
+    """The log of a primary is copied: its queue was reserved, or began at the floor, which no record shows."""
+    engine = with_lost_entries(A0, 3)
+    queues = queues_over(engine, cached=1)
+    queues.put_again([request(0, A0, 5), request(1, B0, 0), request(2, A0, 6)], physical(3))
+    assert (queues.bounds(A0), offsets(queues, A0)) == ((5, 7), [5, 6])
+    assert (queues.bounds(B0), offsets(queues, B0)) == ((0, 1), [0])

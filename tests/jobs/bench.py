@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 from quarry_mq.protocol.clock import SystemClock
@@ -80,7 +79,6 @@ class Bench:
             JobTable(self.engine),
             {JobKind.RESEND_DEAD_LETTERS: self.work},
             writer=self.writer,
-            until_durable=partial(asyncio.sleep, 0),
             clock=self.clock,
             metrics=self.stats,
         )

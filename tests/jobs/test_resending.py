@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -95,7 +94,6 @@ class Bench:
             JobTable(self.engine),
             {JobKind.RESEND_MESSAGES: MessageResendWork(self.store, self.topics, cast("Any", None), self.resender)},
             writer=StateWriter(self.engine, lambda callback: None),
-            until_durable=partial(asyncio.sleep, 0),
             clock=ManualClock(),
             metrics=Stats(),
         )

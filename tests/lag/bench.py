@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import wait
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -80,7 +79,7 @@ class Bench:
         self.timers = ManualTimers(self.clock)
         store, clock = self.store, self.clock
         self.writer = StateWriter(store.state_engine, self._pass.append, self.failures.append)
-        self._copies = Copies(self._send_back, lambda: HOST, PendingStats())
+        self._copies = Copies(self._send_back, self._send_back, lambda: HOST, PendingStats())
         self.delivery = self._make_delivery()
         self.delays = DelayedDelivery(
             store.messages,
@@ -320,7 +319,6 @@ class Bench:
             inflight=InFlightTable(store.state_engine),
             writer=self.writer,
             send=self._send_back,
-            until_durable=partial(asyncio.sleep, 0),
             store_host=lambda: HOST,
         )
         self.waited_for(box.resend(group))

@@ -125,6 +125,11 @@ class Bench:
         self.commit.send(messages, stored)
         return answer
 
+    def send_durably(self, *messages: Message) -> asyncio.Future[Sequence[Appended]]:
+        answer, stored = _answer()
+        self.commit.send_durably(messages, stored)
+        return answer
+
     def send_encoded(self, *messages: EncodedMessage) -> asyncio.Future[Sequence[Appended]]:
         answer, stored = _answer()
         self.commit.send_encoded(list(messages), stored, self.clock.monotonic_s(), sends=len(messages))

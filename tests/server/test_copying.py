@@ -133,7 +133,7 @@ def test_what_is_sent_is_marked_as_copies_and_what_they_lack_is_told() -> None:
     def send(messages: Sequence[Message], _stored: Stored) -> None:
         sent.extend(messages)
 
-    copies = Copies(send, lambda: HOST, metrics)
+    copies = Copies(send, send, lambda: HOST, metrics)
     whole, large = message(a="b"), message(a="b", c="d" * 40_000)
     copies.send([whole, large], lambda *_: None)
     assert [type(each) for each in sent] == [MessageCopy, MessageCopy]

@@ -70,6 +70,23 @@ def test_who_waits_for_the_log_to_be_durable_hears_of_it_or_of_its_failure() -> 
     run(test)
 
 
+def test_what_replaces_another_message_is_told_of_when_it_is_on_the_disk() -> None:
+    """The flush does not wait for its interval, which is an hour here."""
+
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.ASYNC, flush_interval_s=3_600)
+        await bench.send(message())
+        assert bench.store.flushed_up_to < bench.store.appended_up_to
+        for _ in range(3):
+            await bench.send_durably(message())
+            assert bench.store.flushed_up_to == bench.store.appended_up_to
+        bench.disk.fail("flush")
+        with pytest.raises(StorePoisoned):
+            await bench.send_durably(message())
+
+    run(test)
+
+
 def test_a_topic_is_stored_to_until_its_messages_are_visible() -> None:
     async def test(threads: LoopThreads) -> None:
         bench = Bench(threads, Durability.SYNC)

@@ -6,7 +6,7 @@ Stored messages are sent as new ones in the same way as clients' sends: to the o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -139,9 +139,16 @@ KEPT: Final = frozenset(
 class MessageResender:
     """Sends stored messages. Implements `server.admin.jobs.Resender`. Lives on the event loop's thread."""
 
-    def __init__(self, handler: MessageHandler, store_host: Callable[[], Host], clock: Clock) -> None:
-        """`handler` serves SendMessage for messages that were stored before."""
+    def __init__(
+        self,
+        handler: MessageHandler,
+        until_durable: Callable[[], Awaitable[None]],
+        store_host: Callable[[], Host],
+        clock: Clock,
+    ) -> None:
+        """`handler` serves SendMessage for messages that were stored before; `until_durable` waits for the disk."""
         self._handler = handler
+        self._until_durable = until_durable
         self._store_host = store_host
         self._clock = clock
 
@@ -160,6 +167,7 @@ class MessageResender:
 
         async def outcomes() -> Sequence[Exception | None]:
             await asyncio.gather(*(each.answer for each in calls if isinstance(each, LocalCall)))
+            await self._until_durable()  # the job goes on after them
             return [_outcome(each.answer.result()) if isinstance(each, LocalCall) else each for each in calls]
 
         return outcomes

@@ -193,6 +193,8 @@ class RocksConsumeQueues:
     def _end_for(
         self, queue: QueueId, known: CachedBounds, offset: QueueOffset, at: PhysicalOffset
     ) -> QueueOffset | None:
+        if known.maximum < offset:
+            self._remove_lost_entries(known, offset)
         return end_of_stored(self, queue, offset, at, maximum=known.maximum, last_physical=known.last_physical)
 
     def restart_at(self, queue: QueueId, offset: QueueOffset) -> None:
@@ -226,7 +228,7 @@ class RocksConsumeQueues:
         known = self._bounds.find(queue)
         if known.maximum >= next_offset:
             return
-        self.remove_lost_entries(queue, next_offset)
+        self._remove_lost_entries(known, next_offset)
         batch = self._engine.batch()
         maximum = _pack_bound(0, next_offset - 1)
         batch.put(self._offsets, known.maximum_key, maximum)
@@ -234,7 +236,9 @@ class RocksConsumeQueues:
         self._bounds.replaced(queue, maximum)
 
     def remove_lost_entries(self, queue: QueueId, end: QueueOffset) -> None:
-        known = self._bounds.find(queue)
+        self._remove_lost_entries(self._bounds.find(queue), end)
+
+    def _remove_lost_entries(self, known: CachedBounds, end: QueueOffset) -> None:
         lost = KeyRange(known.prefix + _pack_offset(known.maximum), known.prefix + _pack_offset(end))
         if self._entries_family.scan(lost, limit=1):
             batch = self._engine.batch()
