@@ -43,6 +43,7 @@ class Ledger:
         # messages of a topic whose deletion has begun: they are there or not, and come back no more once it has ended
         self._deleted: set[bytes] = set()
         self._gone: set[bytes] = set()
+        self._removed: set[tuple[str, bytes]] = set()  # of removed light queues: the name and a message
         self._positions: dict[tuple[str, QueueId], int] = {}
         self._written: dict[tuple[str, QueueId], set[int]] = defaultdict(set)
         self._handing: dict[tuple[str, QueueId], int] = {}  # being written: done or not
@@ -125,6 +126,15 @@ class Ledger:
         self._gone |= self._deleted
         self._deleted = set()
 
+    def removes_light_queue(self, name: str) -> None:
+        """From now on its messages may be there or not: a crash may take the removal back."""
+        self._removed |= {(name, body) for body, attempt in self._attempts.items() if name in attempt.light_queues}
+        for seen in [each for each in self._seen if each[0].topic == name]:
+            del self._seen[seen]
+        for table in (self._positions, self._written, self._began, self._acknowledged, self._handing):
+            for key in [each for each in table if each[1].topic == name]:
+                del table[key]
+
     def stopped(self) -> None:
         self._stop_was_clean = True
         self._flushed = max([self._flushed, *(each.end for kept in self._stored.values() for each in kept.values())])
@@ -176,6 +186,8 @@ class Ledger:
                 assert there is not None, f"{queue} {offset} at {each.at} is lost; flushed up to {self._flushed}"
                 assert there == (each.at, each.body), f"{queue} {offset}: another message than was stored"
                 for light in self._attempts[each.body].light_queues:
+                    if (light, each.body) in self._removed:
+                        continue
                     entries = found.get(QueueId(light, 0), {}).values()
                     assert there in entries, f"{light}: lost what {queue} {offset} has"
         if self._durability is Durability.SYNC:

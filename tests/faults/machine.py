@@ -261,6 +261,10 @@ class Broker:
         self.ledger.flushed(messages.flush())
         messages.flush_queues()
 
+    def flush_entries(self) -> None:
+        """Let RocksDB flush the entries alone, as it does when they fill its memory."""
+        self.store.messages.flush_entries()
+
     def save_checkpoint(self) -> None:
         self.store.checkpoint.save()
 
@@ -320,6 +324,26 @@ class Broker:
         expiry.remover.run()
         if self._machine.draw(COMPARED):
             self.check_caches()
+
+    # -- as server.lite.expiry
+
+    def remove_light_queues(self, chance: Random) -> None:
+        """Remove some light queues that got no message since they were found."""
+        messages, engine = self.store.messages, self.store.state_engine
+        ended = messages.light_queues_ended(messages.appended_up_to, b"").ended
+        ended = messages.still_ended([each for each in ended if chance.random() < 0.6])
+        if not ended:
+            return
+        batch = engine.batch()
+        for name in [each.queue.topic for each in ended]:
+            self.ledger.removes_light_queue(name)
+            self._next_offsets.pop(QueueId(name, 0), None)
+            for group in self.ledger.groups:
+                self._inflight.delete_counted(batch, subscription_prefix(group, name))
+            self.store.offsets.delete_topic(batch, name)
+        self._sign(batch)
+        engine.write(batch)
+        messages.remove_ended(ended)
 
     # -- as server.delivery
 

@@ -33,7 +33,7 @@ from tests.faults.machine import Broker, Machine, Sending
 
 TOPICS = ("orders", "bills")
 QUEUES = [QueueId(topic, number) for topic in TOPICS for number in range(2)]
-LIGHT = ("%LMQ%a", "%LMQ%b")
+LIGHT = ("%LMQ%a", "%LMQ%b", "%LMQ%c")
 STEPS = 60
 SMALL = 600
 """Bytes of a message larger than a sector: one that is torn often has a whole one behind it."""
@@ -46,12 +46,12 @@ def sending(chance: Random) -> Sending:
     return Sending(chance.choice(QUEUES), chance.choice((SMALL, SMALL, SMALL, 3000, 9000)), light_queues)
 
 
-def work(broker: Broker, chance: Random, start: Callable[[], Broker]) -> Broker:
+def work(broker: Broker, chance: Random, start: Callable[..., Broker]) -> Broker:
     """A day of a broker, with clean restarts in it. Returns the last life."""
     for name in TOPICS:
         broker.create_topic(name)
     for _ in range(STEPS):
-        match chance.randrange(17):
+        match chance.randrange(21):
             case 0 | 1 | 2 | 3:
                 broker.send([sending(chance)])
             case 4 | 5:
@@ -77,10 +77,14 @@ def work(broker: Broker, chance: Random, start: Callable[[], Broker]) -> Broker:
                 if chance.random() < 0.3:
                     broker.delete_topic(topic)
                 broker.create_topic(topic)
+            case 16:
+                broker.flush_entries()
+            case 17 | 18:
+                broker.remove_light_queues(chance)
             case _:
                 if chance.random() < 0.3:
                     broker.stop()
-                    broker = start()
+                    broker = start(rebuild_queues=chance.random() < 0.3)
         broker.write_index()
     return broker
 
@@ -103,6 +107,25 @@ def come_back(machine: Machine, chance: Random) -> Broker:
             return broker
     machine.crash(power_loss=True)
     return machine.start()
+
+
+def live_on(machine: Machine, broker: Broker, chance: Random) -> Broker:
+    """What a crash has left alone may come to light when new records and offsets take the place of lost ones."""
+    for _ in range(chance.randrange(1, 6)):
+        match chance.randrange(5):
+            case 0:
+                broker.remove_light_queues(chance)
+            case 1:
+                broker.flush_queues()
+            case 2:
+                broker.flush_entries()
+            case _:
+                broker.send([sending(chance)])
+        broker.content()
+    machine.crash(power_loss=chance.random() < 0.7)
+    broker = machine.start(rebuild_queues=chance.random() < 0.2)
+    broker.check()
+    return broker
 
 
 def use_again(machine: Machine, broker: Broker) -> None:
@@ -158,6 +181,8 @@ def crash_at(
         machine.crash(power_loss=True)
         broker = machine.start()
         broker.check()
+        for _ in range(2):
+            broker = live_on(machine, broker, chance)
         use_again(machine, broker)
     except Exception as error:
         tail = "\n".join(machine.kernel.log[-12:])
