@@ -123,7 +123,6 @@ class Replica:
         *,
         begin: int = 0,
         parts_at: PhysicalOffset | None = None,
-        rebuild_queues: bool = False,
     ) -> CopiedStore:
         """Open the store of the role; see `open_copy`."""
         role = self.role
@@ -134,12 +133,13 @@ class Replica:
             report=self._report,
             copied=Copied(StoreKind(role.origin), parts_at),
             begin=PhysicalOffset(begin),
-            rebuild_queues=rebuild_queues,
         )
-        if rebuild_queues:
-            for path in self._settings.root.glob("consumequeue_rocksdb.set-aside-*"):
-                self._disk.remove_tree(path)  # made again from the log and the rows; nothing is lost with it
         return self._store
+
+    def _rebuild_queues(self) -> CopiedStore:
+        log.warning("the queues are rebuilt: the primary has taken back a deletion, or this copy missed one")
+        self._close()
+        return self._open()
 
     def _begin(self, welcome: Welcome) -> CopiedStore:
         """Return the store as the primary can continue it. Raises what `run` raises."""
@@ -205,7 +205,10 @@ class Replica:
         if self._store is None and self.role.epochs:
             self._open()
         if self._store is not None:
-            end = self._store.close_for_promotion()
+            try:
+                end = self._store.close_for_promotion()
+            except QueuesOutdated:
+                end = self._rebuild_queues().close_for_promotion()
             self._store = None
         self.role = self.role.promoted(self.role.term + 1, end)
         self._files.save(self.role)
@@ -238,10 +241,7 @@ class Replica:
             self._tell(replace(self.status, is_connected=False, problem=f"{name}: {error}"))
             return False
         except QueuesOutdated:
-            log.warning("the queues are rebuilt: the primary has taken back a deletion, or this copy missed one")
-            if self._store is not None:
-                self._store.close()
-                self._open(rebuild_queues=True)
+            self._rebuild_queues()
         return True
 
     def _hello(self) -> Hello:

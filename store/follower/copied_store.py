@@ -11,7 +11,9 @@ and the primary sends the rest again: recovery alone would put entries into the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import NamedTuple
 
 from quarry_mq.kv.recording import Change, ChangeKind
@@ -20,14 +22,14 @@ from quarry_mq.store.engines import StoreEngines
 from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.follower.followed_store import FollowedStore, follow
 from quarry_mq.store.follower.points import PointsOnRequest
-from quarry_mq.store.fs import CopyingDisk
+from quarry_mq.store.fs import CopyingDisk, Disk
 from quarry_mq.store.layout.queue_phase import require_copyable
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.opening.open_store import Copied, RecoveredStore, recover_store
 from quarry_mq.store.opening.repair import Orders
 from quarry_mq.store.settings import StoreSettings
 from quarry_mq.store.state.deletions import Deletion, Deletions
-from quarry_mq.store.state.identity import FAMILIES, META
+from quarry_mq.store.state.identity import FAMILIES, META, QUEUES_OUTDATED
 from quarry_mq.store.state.state_log import (
     ALL_KEYS,
     AS_PRIMARY,
@@ -40,7 +42,7 @@ from quarry_mq.store.state.state_log import (
 
 
 class QueuesOutdated(Exception):
-    """The queues do not follow from the log and the rows any more: open the copy again with `rebuild_queues`.
+    """The queues do not follow from the log and the rows any more: open the copy again, which rebuilds them.
 
     The primary has taken back a deletion, or the queues have records from before and after one.
     """
@@ -170,6 +172,8 @@ class CopiedStore:
         cursor = cursor._replace(position=max(cursor.position, self._cursor.position))
         if changes:
             put_cursor(self._engine, batch, cursor)
+            if is_outdated:
+                batch.put(self._meta, QUEUES_OUTDATED, b"")
             self._engine.write(batch)
         self._cursor = cursor
         if is_outdated:
@@ -231,7 +235,10 @@ class CopiedStore:
         self._followed.close(up_to=self._cursor.position)
 
     def close_for_promotion(self) -> PhysicalOffset:
-        """Close the copy with all whole records that were received, and return the end of the log."""
+        """Close the copy with all whole records that were received, and return the end of the log.
+
+        Raises what `commit` raises.
+        """
         self.commit()
         self._followed.commit()
         end = self._followed.dispatched_up_to
@@ -245,6 +252,33 @@ def _deletion_of(change: Change) -> bool:
     return change.family == META and Deletions.is_row(change.key)
 
 
+def recover_copy(
+    settings: StoreSettings,
+    *,
+    disk: Disk,
+    clock: Clock,
+    report: ReportProgress,
+    copied: Copied,
+    engines: StoreEngines | None = None,
+) -> RecoveredStore:
+    """Recover the copy at `settings.root`, with its queues rebuilt if they are outdated.
+
+    Raises what `recover_store` raises, and StoreUnusable if queues are in files.
+    """
+    recover = partial(recover_store, settings, disk=disk, clock=clock, report=report, engines=engines, followed=copied)
+    recovered = recover()
+    if recovered.parts.identity.queues_outdated:
+        recovered.close()
+        recovered = recover(orders=Orders(rebuild_queues=True))
+        recovered.parts.identity.queues_rebuilt()
+    try:
+        require_copyable(recovered.parts.queues.phase, settings.root)
+    except StoreUnusable:
+        recovered.close()
+        raise
+    return recovered
+
+
 def open_copy(
     settings: StoreSettings,
     *,
@@ -253,21 +287,18 @@ def open_copy(
     report: ReportProgress,
     copied: Copied,
     begin: PhysicalOffset,
-    engines: StoreEngines | None = None,
-    rebuild_queues: bool = False,
 ) -> CopiedStore:
     """Open the copy at `settings.root` to continue it, or make an empty one, whose log begins at `begin`.
 
-    Raises what `recover_store` raises, and StoreUnusable if queues are in files.
+    Raises what `recover_copy` raises.
     """
-    orders = Orders(rebuild_queues=rebuild_queues)
-    recovered = recover_store(
-        settings, disk=disk, clock=clock, report=report, engines=engines, orders=orders, followed=copied
-    )
-    try:
-        require_copyable(recovered.parts.queues.phase, settings.root)
-    except StoreUnusable:
-        recovered.close()
-        raise
+    before = _queues_set_aside(disk, settings.root)
+    recovered = recover_copy(settings, disk=disk, clock=clock, report=report, copied=copied)
+    for path in _queues_set_aside(disk, settings.root) - before:
+        disk.remove_tree(path)  # made again from the log and the rows; nothing is lost with it
     points = PointsOnRequest(disk, settings.root, clock)
     return CopiedStore(recovered, follow(recovered, begin=begin, points=points))
+
+
+def _queues_set_aside(disk: Disk, root: Path) -> set[Path]:
+    return {root / entry.name for entry in disk.list_directory(root) if ".set-aside-" in entry.name}

@@ -39,6 +39,7 @@ The identity of a store is what it knows about itself: a few rows in the `meta` 
 | `files_up_to`     | i64                     | the file queues hold all entries of records below, durably; 0: unknown |
 | `files_emptied`   | ASCII `deleted`         | no queue file is left, and none has to be: all topics were deleted |
 | `made_again`      | empty                   | queues are made again from the log; empty ones may go on too low |
+| `queues_outdated` | empty                   | of a copy: its queues have to be rebuilt, to agree with its rows |
 | `light_floor`     | i64                     | above the offsets of all light queues that were removed for being idle |
 | `held_before`     | JSON                    | what RocketMQ had done with messages that wait (`store.pending`) |
 | `hash_index`      | JSON                    | how far RocketMQ's index files are kept up (`store.index`) |
@@ -81,6 +82,7 @@ TOPICS: Final = "topics"
 GROUPS: Final = "groups"
 OFFSETS: Final = "offsets"
 INFLIGHT: Final = "inflight"
+QUEUES_OUTDATED: Final = b"queues_outdated"
 META: Final = "meta"
 USERS: Final = "users"
 POLICIES: Final = "policies"
@@ -305,6 +307,15 @@ class StoreIdentity:
             self._put(b"made_again", b"")
         else:
             self._delete(b"made_again")
+
+    @property
+    def queues_outdated(self) -> bool:
+        """Return whether the queues of a copy have to be rebuilt before it goes on."""
+        return self._family.get(QUEUES_OUTDATED) is not None
+
+    def queues_rebuilt(self) -> None:
+        """Note that the queues of a copy follow from its log and its rows again."""
+        self._delete(QUEUES_OUTDATED)
 
     def clear_file_progress(self) -> None:
         """Note that the file queues are gone, or about to be removed: the whole log is to be put again."""

@@ -39,7 +39,7 @@ from quarry_mq.kv import KeyRange, KeyValueEngine, WriteBatch
 from quarry_mq.kv.recording import Change, ChangeKind, RecordingEngine
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.message import PhysicalOffset
-from quarry_mq.store.state.identity import FAMILIES, META
+from quarry_mq.store.state.identity import FAMILIES, META, QUEUES_OUTDATED
 
 KEPT_SIZE_MAX: Final = 64 << 20
 """Bytes of the last batches that are kept for copies."""
@@ -62,6 +62,7 @@ _OWN_ROWS: Final = frozenset(
         b"files_up_to",
         b"files_emptied",
         b"made_again",
+        QUEUES_OUTDATED,
         b"hash_index",
         b"tiered_index",
         b"expired_files",

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from quarry_mq.kv import KeyRange, KeyValueEngine
-from quarry_mq.kv.recording import RecordingEngine
+from quarry_mq.kv.recording import Change, ChangeKind, RecordingEngine
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.replicas.intake import Intake
 from quarry_mq.server.replicas.shipment import Shipment
@@ -31,8 +31,8 @@ from quarry_mq.store.metadata import Group, Topic, TopicType
 from quarry_mq.store.metadata.topics import READ_WRITE
 from quarry_mq.store.opening.open_store import Copied, OpenStore, open_store
 from quarry_mq.store.settings import StoreSettings
-from quarry_mq.store.state.identity import FAMILIES, open_state_engine
-from quarry_mq.store.state.state_log import StateLog, is_own_row
+from quarry_mq.store.state.identity import FAMILIES, META, open_state_engine
+from quarry_mq.store.state.state_log import StateCursor, StateLog, encode_changes, is_own_row
 from tests.follower.points import verified_while
 from tests.follower.test_followed_store import log_bytes
 from tests.store.assembly import message
@@ -191,7 +191,7 @@ class Copy:
         self.store = self._open()
         self.link = Link(primary, self.store)
 
-    def _open(self, *, rebuild_queues: bool = False) -> CopiedStore:
+    def _open(self) -> CopiedStore:
         return open_copy(
             self._settings,
             disk=PosixCopyingDisk(),
@@ -199,7 +199,6 @@ class Copy:
             report=lambda _: None,
             copied=Copied(self._origin),
             begin=self._primary.store.segments.minimum,
-            rebuild_queues=rebuild_queues,
         )
 
     def restart(self) -> None:
@@ -220,12 +219,14 @@ class Copy:
             self.connect()
         except QueuesOutdated:
             self.rebuilds += 1
-            self.store.close()
-            self.store = self._open(rebuild_queues=True)
-            self.connect()
+            self.restart()
 
     def promoted(self) -> OpenStore:
-        self.store.close_for_promotion()
+        try:
+            self.store.close_for_promotion()
+        except QueuesOutdated:
+            self.restart()
+            self.store.close_for_promotion()
         return self.served()
 
     def served(self) -> OpenStore:
@@ -279,6 +280,36 @@ def test_a_store_that_was_in_use_before_gives_its_first_copy_all_rows(tmp_path: 
     promoted = copy.promoted()
     assert promoted.topics.get(KEPT) is not None
     require_equal(primary.store, promoted)
+    promoted.close()
+    primary.store.close()
+
+
+@pytest.mark.parametrize("is_promoted", [False, True])
+def test_a_copy_that_ends_before_its_queues_are_rebuilt_does_it_when_it_is_opened(
+    tmp_path: Path, is_promoted: bool
+) -> None:
+    primary = Primary(tmp_path / "primary", Random(3), expires=False)
+    for _ in range(30):
+        primary.live()
+    primary.store.messages.dispatch(primary.store.messages.flush())
+    copy = Copy(tmp_path / "copy", primary)
+    copy.send()
+    copy.send()
+    run, number, position = copy.store.cursor
+    missed = Change(ChangeKind.PUT, META, b"deleted:" + KEPT.encode(), (position // 2).to_bytes(8, "big"))
+    copy.store.take(StateCursor(run, number + 1, position), encode_changes([missed]))
+    if is_promoted:
+        promoted = copy.promoted()
+    else:
+        with pytest.raises(QueuesOutdated):
+            copy.store.commit()
+        copy.restart()
+        assert not list((tmp_path / "copy").glob("*.set-aside-*"))
+        promoted = copy.promoted()
+    queues = [QueueId(KEPT, number) for number in range(3)]
+    firsts = [entry for queue in queues for entry in promoted.queues.store.entries(queue, QueueOffset(0), 1)]
+    assert firsts, "there are later messages"
+    assert all(entry.physical_offset >= position // 2 for entry in firsts)
     promoted.close()
     primary.store.close()
 

@@ -14,11 +14,10 @@ from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.replicas.intake import Intake
 from quarry_mq.server.replicas.shipment import Part, Shipment
 from quarry_mq.server.replicas.wire import Frame
-from quarry_mq.store.follower import CopiedStore, QueuesOutdated, follow
+from quarry_mq.store.follower import CopiedStore, QueuesOutdated, follow, recover_copy
 from quarry_mq.store.layout.kind import StoreKind
 from quarry_mq.store.message import PhysicalOffset
-from quarry_mq.store.opening.open_store import Copied, OpenStore, RecoveredStore, open_store, recover_store
-from quarry_mq.store.opening.repair import Orders
+from quarry_mq.store.opening.open_store import Copied, OpenStore, RecoveredStore, open_store
 from quarry_mq.store.settings import StoreSettings
 from quarry_mq.store.state.state_log import NO_CURSOR
 from tests.faults.disk import PowerCut
@@ -64,15 +63,14 @@ class Machine:
     def settings(self) -> StoreSettings:
         return StoreSettings(root=self.kernel.path("/store"), segment_size=SEGMENT_SIZE, mapped_segments_max=4)
 
-    def start(self, *, rebuild_queues: bool = False) -> CopiedStore:
-        self._recovered = recover_store(
+    def start(self) -> CopiedStore:
+        self._recovered = recover_copy(
             self.settings,
             disk=self._disk,
             clock=ManualClock(),
             report=lambda _: None,
             engines=self._engines,
-            orders=Orders(rebuild_queues=rebuild_queues),
-            followed=Copied(StoreKind.NEW),
+            copied=Copied(StoreKind.NEW),
         )
         return CopiedStore(self._recovered, follow(self._recovered))
 
@@ -112,7 +110,7 @@ def catch_up(machine: Machine, store: CopiedStore, primary: OpenStore) -> Copied
                 intake.commit()
         except QueuesOutdated:
             store.close()
-            store = machine.start(rebuild_queues=True)
+            store = machine.start()
         else:
             return store
 
