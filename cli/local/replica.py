@@ -24,6 +24,8 @@ from quarry_mq.store.layout.kind import StoreKind, inspect_store
 LOOK_S: Final = 0.1
 TIMEOUT_S: Final = 10.0
 
+_NOT_SEEDED: Final = "its topics, groups and positions are missing, or those of an earlier time"
+
 commands: Final = typer.Typer(no_args_is_help=True)
 
 StoreFolder = Annotated[
@@ -115,6 +117,8 @@ def promote(
             confirm(
                 f"promote the copy although its primary {copy.status.primary} runs and may have more messages", yes=yes
             )
+        if copy.status is not None and copy.status.is_seeding:
+            confirm(f"promote the copy although it is being seeded: {_NOT_SEEDED}", yes=yes)
         copy.files.ask("promote")
         if copy.is_running:
             copy.wait_until_primary(timeout, stop)

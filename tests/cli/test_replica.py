@@ -68,6 +68,17 @@ def test_the_next_start_of_a_stopped_copy_is_the_primary(tmp_path: Path) -> None
     assert (told["followed"], told["missingBytes"], told["missingChanges"], told["lagSeconds"]) == ("a", 100, 3, 0.2)
 
 
+def test_a_copy_that_is_being_seeded_is_promoted_by_an_order_alone(tmp_path: Path) -> None:
+    root = with_role(tmp_path, COPY)
+    status = replace(FOLLOWS, is_connected=False, is_seeding=True)
+    FollowingFile(PosixCopyingDisk(), root, ManualClock()).note(status, is_running=False)
+    done = replica("promote", "--store", root)
+    assert (done.exit_code, "although it is being seeded" in done.output) == (2, True), done.output
+    assert not is_asked(root, "promote")
+    assert replica("promote", "--store", root, "--yes").exit_code == 0
+    assert is_asked(root, "promote")
+
+
 def test_an_empty_folder_becomes_the_first_primary_by_an_order_alone(tmp_path: Path) -> None:
     done = replica("promote", "--store", tmp_path)
     assert (done.exit_code, "there is no replication/role.json" in done.output) == (2, True)
