@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import pytest
 
@@ -16,8 +16,8 @@ from quarry_mq.server.replicas.intake import Intake
 from quarry_mq.server.replicas.shipment import Shipment
 from quarry_mq.server.replicas.wire import Frame
 from quarry_mq.store.engines import StoreEngines
-from quarry_mq.store.follower import CopiedStore, QueuesOutdated, open_copy
-from quarry_mq.store.fs import CopyingDisk, PosixCopyingDisk
+from quarry_mq.store.follower import CopiedStore, QueuesOutdated, follow, recover_copy
+from quarry_mq.store.fs import Disk, PosixDisk
 from quarry_mq.store.layout.kind import StoreKind
 from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.metadata import Topic, TopicType
@@ -44,24 +44,23 @@ class Place(NamedTuple):
     """The place of a store: a folder, and the machine that it is on."""
 
     root: Path
-    disk: CopyingDisk = PosixCopyingDisk()
+    disk: Disk = PosixDisk()
     engines: StoreEngines | None = None
 
     def primary(self, *, is_indexed: bool = False) -> OpenStore:
         own = replace(settings(self.root), index=INDEX if is_indexed else IndexSettings())
         return open_store(own, disk=self.disk, clock=ManualClock(), report=lambda _: None, engines=self.engines)
 
-    def copy(self, *, parts_at: PhysicalOffset | None = None, rebuild_queues: bool = False) -> CopiedStore:
-        return open_copy(
+    def copy(self, *, parts_at: PhysicalOffset | None = None) -> CopiedStore:
+        recovered = recover_copy(
             settings(self.root, has_copies=False),
             disk=self.disk,
             clock=ManualClock(),
             report=lambda _: None,
-            copied=Copied(StoreKind.NEW, parts_at),
-            begin=PhysicalOffset(0),
             engines=self.engines,
-            rebuild_queues=rebuild_queues,
+            copied=Copied(StoreKind.NEW, parts_at),
         )
+        return CopiedStore(recovered, follow(recovered))
 
     def followed(self, primary: OpenStore, copy: CopiedStore, cursor: StateCursor) -> CopiedStore:
         """Let a copy here take all that the primary has, and return it."""
@@ -77,7 +76,7 @@ class Place(NamedTuple):
                 return copy
             except QueuesOutdated:
                 copy.close()
-                copy = self.copy(rebuild_queues=True)
+                copy = self.copy()
                 cursor = copy.cursor
 
 
@@ -225,7 +224,7 @@ class OnlyFlushed(MachineEngines):
 def test_entries_of_lost_records_stay_out_of_sight(tmp_path: Path, power_loss: bool) -> None:
     """A light queue of the new primary begins at the floor, and the old primary has entries of lost records there."""
     kernel = Kernel(Random(1))
-    disk = cast("CopyingDisk", kernel.disk())  # no point is made
+    disk = kernel.disk()
     engines = OnlyFlushed(kernel, disk)
     here, there = Place(kernel.path("/old"), disk, engines), Place(tmp_path)
     old = here.primary()
