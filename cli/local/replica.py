@@ -165,6 +165,8 @@ def _require_promotable(copy: _Copy, store: Path, *, is_first: bool) -> None:
     if copy.role is None and not is_first:
         text = "no copy of anything: there is no replication/role.json. --first makes an empty folder the first primary"
         end(Exit.COULD_NOT_RUN, f"{store}: {text}")
+    if copy.files.is_asked("seed") or copy.files.is_asked("emptying"):
+        end(Exit.COULD_NOT_RUN, f"{store}: the copy is to be emptied and seeded again: it will have nothing to serve")
     if copy.role is not None and not copy.role.epochs:
         end(Exit.COULD_NOT_RUN, f"{store}: the copy was emptied and not seeded: it has nothing to serve")
 

@@ -29,6 +29,7 @@ class Intake:
                     store.take(*read_cursor(body))
                 case FrameType.BEAT:
                     self.beat = read_beat(body)
+                    store.note_log_begin(self.beat.log_begin)
                     if self.beat.cursor.position >= 0:
                         store.reach(self.beat.cursor)
                 case FrameType.ROWS:

@@ -119,6 +119,7 @@ class Replication:
     def _follow(self, stop: Event, report: ReportProgress) -> bool:
         role = self._present_role()
         if role.is_primary:
+            self._files.done_all()  # those of before a promotion, if the process died right after it
             return True
         self._replica = replica = Replica(
             replace(self._settings.for_store(), has_copies=False, member=None),

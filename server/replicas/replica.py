@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from threading import Event
 from typing import Final
 
@@ -15,13 +16,13 @@ from quarry_mq.server.addresses import Address
 from quarry_mq.server.replicas.connection import Connection, Peers, connect
 from quarry_mq.server.replicas.handshake import START_OVER, Hello, Welcome, nonce
 from quarry_mq.server.replicas.intake import Intake
-from quarry_mq.server.replicas.role import Role, RoleFiles
+from quarry_mq.server.replicas.role import Role, RoleFiles, shared_end
 from quarry_mq.server.replicas.status import End, Lag, ReplicaStatus
 from quarry_mq.server.replicas.wire import Ack, Beat, FrameType, WireError, pack_ack
 from quarry_mq.store.errors import BrokerError, StoreUnusable
 from quarry_mq.store.follower import CopiedStore, QueuesOutdated, open_copy
 from quarry_mq.store.layout.kind import StoreKind
-from quarry_mq.store.layout.paths import StorePaths
+from quarry_mq.store.layout.paths import StorePaths, cut_directory, expired_directory
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.opening.open_store import Copied
 from quarry_mq.store.settings import StoreSettings
@@ -96,7 +97,7 @@ class Replica:
             while not self._stop.is_set():
                 if self._files.is_asked("emptying"):
                     self._empty("it was under way")
-                if self._files.is_asked("promote"):
+                if self._files.is_asked("promote") and self._may_be_promoted():
                     self._promote()
                     return True
                 if self._files.is_asked("seed"):
@@ -123,6 +124,7 @@ class Replica:
         *,
         begin: int = 0,
         parts_at: PhysicalOffset | None = None,
+        is_promoted: bool = False,
     ) -> CopiedStore:
         """Open the store of the role; see `open_copy`."""
         role = self.role
@@ -131,35 +133,37 @@ class Replica:
             disk=self._disk,
             clock=self._clock,
             report=self._report,
-            copied=Copied(StoreKind(role.origin), parts_at),
+            copied=Copied(StoreKind(role.origin), parts_at, is_promoted),
             begin=PhysicalOffset(begin),
         )
         return self._store
 
-    def _rebuild_queues(self) -> CopiedStore:
+    def _rebuild_queues(self, *, is_promoted: bool = False) -> CopiedStore:
         log.warning("the queues are rebuilt: the primary has taken back a deletion, or this copy missed one")
-        self._close()
-        return self._open()
+        if self._store is not None:
+            store, self._store = self._store, None
+            store.close(keeps_end=is_promoted)
+        return self._open(is_promoted=is_promoted)
 
-    def _begin(self, welcome: Welcome) -> CopiedStore:
-        """Return the store as the primary can continue it. Raises what `run` raises."""
+    def _begin(self, welcome: Welcome) -> CopiedStore | None:
+        """Return the store as the primary can continue it; None if it is another one than the primary was told of.
+
+        Raises what `run` raises.
+        """
         store = self._store
         if self._files.is_asked("seed"):
             self._empty("an operator asked for it")
             self._files.done("seed")
-        elif store is not None and welcome.cut_to == START_OVER:
+            if store is not None:
+                return None
+        elif store is not None and welcome.cut_to < max(0, store.minimum):
+            self._keep_what_parts(store, welcome)
             self._empty(
                 f"its log ends at {store.received_up_to}, and that of the primary begins at {welcome.log_begin}"
             )
-            store = None
+            return None
         elif store is not None and welcome.cut_to < store.received_up_to:
-            log.warning(
-                "the log parts from that of the primary, its end is cut off and kept",
-                cut_at=welcome.cut_to,
-                log_end=store.received_up_to,
-            )
-            store.close()
-            store = self._open(parts_at=PhysicalOffset(welcome.cut_to))
+            store = self._cut(store, PhysicalOffset(welcome.cut_to))
         # after the cut, and before the first byte of the primary: the epochs never name what the log does not have
         role = replace(
             self.role,
@@ -175,15 +179,29 @@ class Replica:
             self.role = role
         return store or self._open(begin=welcome.log_begin)
 
+    def _cut(self, store: CopiedStore, at: PhysicalOffset) -> CopiedStore:
+        log.warning(
+            "the log parts from that of the primary, its end is cut off and kept",
+            cut_at=at,
+            log_end=store.received_up_to,
+        )
+        self._close()
+        return self._open(parts_at=at)
+
+    def _keep_what_parts(self, store: CopiedStore, welcome: Welcome) -> None:
+        """Keep the part of the log that no other copy has, before the store is emptied: that of an old primary."""
+        shared = shared_end(self.role.epochs, store.received_up_to, welcome.epochs, welcome.log_end)
+        if shared < store.received_up_to:
+            self._cut(store, PhysicalOffset(max(shared, store.minimum)))
+
     def _empty(self, why: str) -> None:
-        """Remove the store, so that it is copied again."""
+        """Remove the store, so that it is copied again. What was cut off its log before is kept."""
         log.warning("the copy is emptied and seeded again", reason=why)
         self._files.ask("emptying")  # a start after a crash goes on with it
         self._close()
         paths = StorePaths(self._settings.root)
         for path in (
             paths.quarry,  # first: without it nothing that is left is taken for a store of Quarry
-            paths.commit_log,
             paths.consume_queue,
             paths.consume_queue_rocksdb,
             paths.pending_messages,
@@ -193,6 +211,7 @@ class Replica:
             paths.backup_points,
         ):
             self._disk.remove_tree(path)
+        self._remove_log(paths.commit_log)
         for path in (paths.checkpoint, paths.abort):
             if self._disk.exists(path):
                 self._disk.remove(path)
@@ -200,19 +219,38 @@ class Replica:
         self._files.save(self.role)
         self._files.done("emptying")
 
+    def _remove_log(self, directory: Path) -> None:
+        """Remove the log, and leave what was cut off before."""
+        kept = cut_directory(directory)
+        if not self._disk.exists(kept):
+            self._disk.remove_tree(directory)
+            return
+        self._disk.remove_tree(expired_directory(directory))
+        for entry in self._disk.list_directory(directory):
+            if entry.name != kept.name:
+                self._disk.remove(directory / entry.name)
+
+    def _may_be_promoted(self) -> bool:
+        """Return whether there is something to serve, or nothing anywhere; else the request is dropped."""
+        if self.role.epochs or not self.role.lineage:
+            return True
+        log.error("this copy is empty and is not promoted: seed it, or promote another one")
+        self._files.done("promote")
+        return False
+
     def _promote(self) -> None:
         end = PhysicalOffset(0)
         if self._store is None and self.role.epochs:
-            self._open()
+            self._open(is_promoted=True)
         if self._store is not None:
             try:
                 end = self._store.close_for_promotion()
             except QueuesOutdated:
-                end = self._rebuild_queues().close_for_promotion()
+                end = self._rebuild_queues(is_promoted=True).close_for_promotion()
             self._store = None
         self.role = self.role.promoted(self.role.term + 1, end)
         self._files.save(self.role)
-        self._files.done("promote")
+        self._files.done_all()
         log.warning(
             "this copy is the primary now",
             term=self.role.term,
@@ -234,7 +272,8 @@ class Replica:
                 if not welcome.is_primary or welcome.term < self.role.term:
                     self._tell(replace(self.status, is_connected=False, problem=f"{name} is not the primary"))
                     return False
-                self._follow_primary(connection, name, self._begin(welcome))
+                if (store := self._begin(welcome)) is not None:
+                    self._follow_primary(connection, name, store)
         except (OSError, WireError) as error:
             if isinstance(error, BrokerError):
                 raise

@@ -121,6 +121,11 @@ class RoleFiles:
         """Return whether there is such a file."""
         return self.disk.exists(self._directory / what)
 
+    def done_all(self) -> None:
+        """Remove the requests of operators: a primary has none."""
+        self.done("promote")
+        self.done("seed")
+
     def done(self, what: str) -> None:
         """Remove such a file."""
         if self.is_asked(what):

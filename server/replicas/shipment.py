@@ -78,6 +78,10 @@ class Shipment:
         # in this order: batches that are recorded later rest on what was dispatched by now, or more
         now = self._state_log.cursor
         flushed = self._log.flushed_up_to
+        if self._told is None or self._told[2] != self._segments.minimum:
+            # first: a batch may drop a note on a deletion because the log begins later
+            here = None if self.takes_all_rows else StateCursor(self._run, self._number, self._position)
+            yield from self._beat(here, End(flushed, now.number), is_due=True)
         yield from self._log_parts(flushed)
         if self.takes_all_rows:
             if flushed - self.at < NEARLY_THERE_SIZE:

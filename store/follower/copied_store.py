@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import NamedTuple
 
 from quarry_mq.kv.recording import Change, ChangeKind
@@ -68,6 +67,7 @@ class CopiedStore:
         # the queues of a store that was a primary have all records of its log
         self._cursor = cursor._replace(position=followed.dispatched_up_to) if cursor.position < 0 else cursor
         self._snapshot: dict[str, dict[bytes, bytes]] | None = None
+        self._primary_minimum = PhysicalOffset(0)
 
     @property
     def cursor(self) -> StateCursor:
@@ -130,11 +130,15 @@ class CopiedStore:
         if cursor != self._cursor:
             self._waiting.append(_Waiting(cursor, ()))
 
+    def note_log_begin(self, minimum: PhysicalOffset) -> None:
+        """Note where the log of the primary begins: changes that come later may rest on that."""
+        self._primary_minimum = minimum
+
     def retire(self, minimum: PhysicalOffset) -> None:
         """Remove the segments below `minimum`, as the primary has done; see `FollowedStore.retire`."""
         if minimum > self.minimum:
             self.flush()
-            self._followed.retire(min(minimum, self._cursor.position))
+            self._followed.retire(minimum)
 
     # -- applying it
 
@@ -170,7 +174,7 @@ class CopiedStore:
             else:
                 batch.delete_range(family, ALL_KEYS._replace(start=key, end=value))
         cursor = cursor._replace(position=max(cursor.position, self._cursor.position))
-        if changes:
+        if changes or cursor != self._cursor:
             put_cursor(self._engine, batch, cursor)
             if is_outdated:
                 batch.put(self._meta, QUEUES_OUTDATED, b"")
@@ -192,13 +196,15 @@ class CopiedStore:
             if new is None or (old is not None and new.below < old.below):
                 if not self._is_forgotten(old, new):
                     return False
+                if old is not None:
+                    self._followed.lower_deletion(old, new)
             elif not self._followed.delete(new.name, new.below):
                 return False
         return True
 
     def _is_forgotten(self, old: Deletion | None, new: Deletion | None) -> bool:
         """Return whether a deletion may disappear: its records have expired, or no record is here that it concerns."""
-        if old is None or old.below <= self.minimum:
+        if old is None or old.below <= max(self.minimum, self._primary_minimum):
             return True
         return new is not None and new.below >= self._followed.dispatched_up_to
 
@@ -229,10 +235,13 @@ class CopiedStore:
         self._engine.write(batch)
         self._followed.flush_queues()
 
-    def close(self) -> None:
-        """Close the copy. The log ends where the queues end, so that the primary sends the rest again."""
+    def close(self, *, keeps_end: bool = False) -> None:
+        """Close the copy. The log ends where the queues end, so that the primary sends the rest again.
+
+        With `keeps_end` it ends after its last whole record: there may be nobody who sends the rest.
+        """
         self.flush()
-        self._followed.close(up_to=self._cursor.position)
+        self._followed.close(up_to=None if keeps_end else self._cursor.position)
 
     def close_for_promotion(self) -> PhysicalOffset:
         """Close the copy with all whole records that were received, and return the end of the log.
@@ -292,13 +301,11 @@ def open_copy(
 
     Raises what `recover_copy` raises.
     """
-    before = _queues_set_aside(disk, settings.root)
     recovered = recover_copy(settings, disk=disk, clock=clock, report=report, copied=copied)
-    for path in _queues_set_aside(disk, settings.root) - before:
-        disk.remove_tree(path)  # made again from the log and the rows; nothing is lost with it
+    for entry in disk.list_directory(settings.root):
+        if ".set-aside-" in entry.name:
+            disk.remove_tree(
+                settings.root / entry.name
+            )  # made again from the log and the rows; nothing is lost with it
     points = PointsOnRequest(disk, settings.root, clock)
     return CopiedStore(recovered, follow(recovered, begin=begin, points=points))
-
-
-def _queues_set_aside(disk: Disk, root: Path) -> set[Path]:
-    return {root / entry.name for entry in disk.list_directory(root) if ".set-aside-" in entry.name}

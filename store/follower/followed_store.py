@@ -32,7 +32,7 @@ from quarry_mq.store.pending import PendingBefore, PendingMessages
 from quarry_mq.store.record import Blank
 from quarry_mq.store.retention import SegmentRemover
 from quarry_mq.store.scan import RecordBatch, found_in, pending_requests, scan_log
-from quarry_mq.store.state.deletions import Deletions
+from quarry_mq.store.state.deletions import Deletion, Deletions
 
 _SIZE: Final = Struct(">i")
 _ZERO: Final = PhysicalOffset(0)
@@ -236,6 +236,15 @@ class FollowedStore:
             rule.forget(name)
         self._queues.delete_topic(name)
         return True
+
+    def lower_deletion(self, old: Deletion, new: Deletion | None) -> None:
+        """Let records above the new end of a deletion have entries: the other broker has lowered or dropped it."""
+        noted = self._removed_light if is_light_queue(old.name) else self._deleted
+        if noted.get(old.name) == old.below:
+            if new is None:
+                del noted[old.name]
+            else:
+                noted[old.name] = new.below
 
     def begin_writing(self) -> OpenStore:
         """Make this the store of a broker: end the log after its last whole record, and open it for writing.

@@ -114,6 +114,8 @@ class Copied:
     """The kind of the primary's store when Quarry first opened it."""
     parts_at: PhysicalOffset | None = None
     """The end of what both logs share, if the copy's log goes on with other records; its rows are not used then."""
+    is_promoted: bool = False
+    """True if the copy goes on alone: nobody sends the end of its log again, for which it may not have the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,11 +409,13 @@ class _Opening:
             # what rests on the records that go, until the rows of the primary replace it: positions, and the indexes
             identity.seen_up_to = PhysicalOffset(PHYSICAL_OFFSET_MAXIMUM)
             make_indexes_again(identity, above=end)
-        elif cursor.run != NO_CURSOR.run and cursor.position >= 0:
+        elif cursor.run != NO_CURSOR.run and cursor.position >= 0 and not copied.is_promoted:
             end = cursor.position
         else:
             return  # not begun, or a primary until now
-        if segments.minimum <= end < segments.end_of_files:
+        if end < segments.minimum:
+            raise StoreUnusable(segments.directory, f"the log begins at {segments.minimum}, and is to end at {end}")
+        if end < segments.end_of_files:
             identity.flushed_up_to = PhysicalOffset(min(identity.flushed_up_to or 0, end))
             kept = cut(segments, end).kept
             for path in kept if copied.parts_at is None else ():  # nobody else has what comes after a parting
@@ -578,7 +582,7 @@ class _Opening:
                 identity.seen_up_to = PhysicalOffset(end + 1)  # a log that was followed may end before its groups are
                 adopt_topics(queues, tables.topics)
             identity.set_metadata_imported()
-        if identity.queues_made_again and identity.metadata_imported:
+        if identity.queues_made_again and identity.metadata_imported and self._copied is None:  # else rows may come
             reserve_offsets(queues, tables, end)
             identity.queues_made_again = False
         if (identity.seen_up_to or 0) > end:
