@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from quarry_mq.kv import KeyRange, KeyValueEngine
 from quarry_mq.kv.recording import Change, ChangeKind, RecordingEngine
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.server.replicas.intake import Intake
-from quarry_mq.server.replicas.shipment import Shipment
+from quarry_mq.server.replicas.shipment import Part, Shipment
 from quarry_mq.server.replicas.status import End, Lag, ReplicaStatus
 from quarry_mq.server.replicas.wire import BODY_SIZE_MAX, FrameReader, header
 from quarry_mq.store.consumequeue.rocks_layout import BOUND_SIZE, CHECKPOINT_KEY, OFFSET_FAMILY, parse_bound_key
@@ -160,6 +161,10 @@ class Primary:
         self.open()
 
 
+class Expired(Exception):
+    """The primary's log does not go back to where the copy is."""
+
+
 class Link:
     """A connection between a primary and a copy, which sends frames in pieces of any size."""
 
@@ -171,8 +176,14 @@ class Link:
         self._reader = FrameReader()
         self._reader.size_max = BODY_SIZE_MAX
 
+    def _parts(self) -> Iterator[Part]:
+        try:
+            yield from self.shipment.parts(is_beat_due=True)
+        except OffsetOutOfRange as error:
+            raise Expired from error
+
     def send(self, *, commits: bool = True) -> None:
-        for kind, parts in self.shipment.parts(is_beat_due=True):
+        for kind, parts in self._parts():
             data = header(kind, 1, *parts) + b"".join(parts)
             for piece in (data[:30], data[30:]):
                 for frame in self._reader.feed(piece):
@@ -213,7 +224,7 @@ class Copy:
     def send(self, *, commits: bool = True) -> None:
         try:
             self.link.send(commits=commits)
-        except OffsetOutOfRange:  # the primary's log does not go back that far any more
+        except Expired:
             self.store.close()
             rmtree(self._root)
             self.store = self._open()

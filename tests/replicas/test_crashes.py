@@ -63,14 +63,14 @@ class Machine:
     def settings(self) -> StoreSettings:
         return StoreSettings(root=self.kernel.path("/store"), segment_size=SEGMENT_SIZE, mapped_segments_max=4)
 
-    def start(self) -> CopiedStore:
+    def start(self, *, is_promoted: bool = False) -> CopiedStore:
         self._recovered = recover_copy(
             self.settings,
             disk=self._disk,
             clock=ManualClock(),
             report=lambda _: None,
             engines=self._engines,
-            copied=Copied(StoreKind.NEW),
+            copied=Copied(StoreKind.NEW, is_promoted=is_promoted),
         )
         return CopiedStore(self._recovered, follow(self._recovered))
 
