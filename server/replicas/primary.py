@@ -36,6 +36,8 @@ ASK_INTERVAL_S: Final = 2.0
 PIN_S: Final = 60.0
 """Seconds for which the log is kept for a copy that is gone."""
 DRAIN_S: Final = 2.0
+WATCH_END_S: Final = 0.5
+"""Seconds for which a stop waits for the answer of a copy that was just asked who it is."""
 
 
 class Primary:
@@ -82,7 +84,7 @@ class Primary:
         ):
             self._stopping.wait(PACE_S)
         self._stopping.set()
-        self._watching.join()
+        self._watching.join(WATCH_END_S)  # it uses nothing more, even if a peer does not answer
         if self._port is not None:
             self._port.answer_nobody()
 
@@ -195,8 +197,10 @@ class Primary:
                 if each.is_connected or each.name not in self._peers.others:
                     continue
                 found = later_primary(self._peers, self.role, [each.name])
+                if self._stopping.is_set():
+                    return
                 if found is not None:
-                    self._deposed(f"{found.replica} was promoted: it is the primary of term {found.term}")
+                    self._deposed(_deposition(found))
                     return
 
 
@@ -210,13 +214,22 @@ def _shipment_begin(hello: Hello, welcome: Welcome) -> tuple[PhysicalOffset, Sta
     return PhysicalOffset(hello.log_end), cursor
 
 
+def _deposition(found: Welcome) -> str:
+    if found.is_primary:
+        return f"{found.replica} was promoted: it is the primary of term {found.term}"
+    return f"another copy was promoted: {found.replica} knows of term {found.term}"
+
+
 def _is_later(theirs: Sequence[Epoch], ours: Sequence[Epoch]) -> bool:
-    """Return whether the other primary was promoted later; of two of one term only one may go on."""
+    """Return whether the other log has a later promotion; of two of one term only one may go on."""
     return bool(theirs and ours) and (theirs[-1].term, theirs[-1].number) > (ours[-1].term, ours[-1].number)
 
 
 def later_primary(peers: Peers, role: Role, names: Iterable[str]) -> Welcome | None:
-    """Ask other copies who they are, and return the answer of one that is the primary of a later term."""
+    """Ask other copies who they are, and return the answer of one that knows of a later primary.
+
+    It is that primary, or follows it, or was promoted and does not serve yet.
+    """
     for name in names:
         hello = Hello(
             shard=peers.shard,
@@ -237,6 +250,6 @@ def later_primary(peers: Peers, role: Role, names: Iterable[str]) -> Welcome | N
                 welcome = connection.greet(hello, peers.keys)
         except (OSError, WireError):  # it is away, or still starts
             continue
-        if welcome.is_primary and welcome.lineage == role.lineage and _is_later(welcome.epochs, role.epochs):
+        if welcome.lineage == role.lineage and _is_later(welcome.epochs, role.epochs):
             return welcome
     return None
