@@ -91,7 +91,7 @@ def unpack(kind: type[_Message], data: bytes) -> _Message:
         if found.get("version") != VERSION:
             raise WireError(f"version {found.get('version')} of the protocol is not supported; this is {VERSION}")
         message = kind(**_checked(kind, found))
-    except (ValueError, TypeError, KeyError) as cause:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as cause:
         raise WireError(f"the handshake cannot be read: {cause}") from cause
     if len(message.nonce) != _NONCE_SIZE:
         raise WireError("the handshake has no nonce")

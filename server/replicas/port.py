@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import closing, suppress
 from threading import BoundedSemaphore, Lock, Thread, current_thread
@@ -11,7 +12,7 @@ from typing import Final
 import structlog
 
 from quarry_mq.server.addresses import Address
-from quarry_mq.server.replicas.connection import HANDSHAKE_S, Connection, ReplicaTls
+from quarry_mq.server.replicas.connection import Connection, ReplicaTls, handshake_deadline_s
 from quarry_mq.server.replicas.handshake import Hello, Keys, Welcome
 from quarry_mq.server.replicas.wire import WireError
 
@@ -61,7 +62,8 @@ class ReplicationPort:
         with self._lock:
             for each in self._open:
                 with suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
+                    # not that of SSLSocket, which would let its thread go on without TLS
+                    socket.socket.shutdown(each, socket.SHUT_RDWR)
             threads = list(self._threads)
         for thread in threads:
             thread.join()
@@ -92,28 +94,39 @@ class ReplicationPort:
             thread.start()
 
     def _handle(self, accepted: socket.socket) -> None:
+        connected = accepted
         try:
-            with closing(accepted):
-                self._greet(accepted)
+            deadline_s = handshake_deadline_s()
+            if self._tls is not None:
+                connected = self._wrapped(accepted, self._tls.server())
+            with closing(Connection(connected, deadline_s)) as connection:
+                self._greet(connection)
         except (OSError, WireError) as error:
             if self._answer is not None:
                 log.warning("a connection of a copy ended", error=str(error))
         finally:
+            connected.close()
             with self._lock:
-                self._open.discard(accepted)
+                self._open.discard(connected)
                 self._threads.discard(current_thread())
             self._slots.release()
 
-    def _greet(self, accepted: socket.socket) -> None:
-        accepted.settimeout(HANDSHAKE_S)
-        connected = accepted if self._tls is None else self._tls.server().wrap_socket(accepted, server_side=True)
-        with closing(Connection(connected)) as connection:
-            hello, sent = connection.take_hello()
-            answer, serve = self._answer, self._serve
-            if answer is None or serve is None:
-                return
-            welcome = answer(hello)
-            follows = hello.follows and not welcome.refusal
-            connection.welcome(sent, welcome, self._keys, is_proof_due=follows)
-            if follows:
-                serve(connection, hello, welcome)
+    def _wrapped(self, accepted: socket.socket, context: ssl.SSLContext) -> socket.socket:
+        """Return the connection with TLS, whose handshake is still to come. It takes the place of the other one."""
+        with self._lock:
+            connected = context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+            self._open.discard(accepted)
+            self._open.add(connected)
+        return connected
+
+    def _greet(self, connection: Connection) -> None:
+        connection.begin_tls()
+        hello, sent = connection.take_hello()
+        answer, serve = self._answer, self._serve
+        if answer is None or serve is None:
+            return
+        welcome = answer(hello)
+        follows = hello.follows and not welcome.refusal
+        connection.welcome(sent, welcome, self._keys, is_proof_due=follows)
+        if follows:
+            serve(connection, hello, welcome)

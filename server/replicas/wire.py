@@ -167,12 +167,15 @@ class FrameReader:
         self.size_max = HANDSHAKE_SIZE_MAX
         """Bytes of a body at most; raised to `BODY_SIZE_MAX` after the handshake."""
 
-    def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
-        """Add received bytes, and yield the complete frames. Read the iterator to its end. Raises WireError."""
+    def feed(self, data: bytes | memoryview, *, is_one_due: bool = False) -> Iterator[Frame]:
+        """Add received bytes, and yield the complete frames. Read the iterator to its end. Raises WireError.
+
+        `is_one_due`: yield one at most. The others are kept, and not looked at.
+        """
         self._kept += data
-        at = 0
+        at, is_done = 0, False
         with memoryview(self._kept) as view:
-            while len(view) - at >= HEADER_SIZE:
+            while not is_done and len(view) - at >= HEADER_SIZE:
                 size, kind, zero, zeros, checksum, head_checksum, term = HEADER.unpack_from(view, at)
                 if head_checksum != crc32(_CHECKED.pack(size, kind, zero, zeros, checksum, term)):
                     raise WireError("the checksum of a header is wrong")
@@ -186,6 +189,7 @@ class FrameReader:
                         raise WireError("the checksum of a body is wrong")
                     if kind in _TYPES:  # others are of a newer version, and passed over
                         yield Frame(FrameType(kind), term, body)
+                        is_done = is_one_due
                 at = end
         del self._kept[:at]
 

@@ -102,6 +102,15 @@ def test_frames_of_a_later_version_are_passed_over() -> None:
     assert read(FrameReader(), later + frame(FrameType.BYE, 1, b"")) == [(FrameType.BYE, 1, b"")]
 
 
+def test_what_comes_after_the_frame_that_is_due_is_kept() -> None:
+    reader = FrameReader()
+    large = frame(FrameType.STATE, 1, bytes(70_000))  # more than fits before the handshake is over
+    proof, ack = frame(FrameType.PROOF, 1, b"m"), frame(FrameType.ACK, 1, b"a")
+    assert [each.type for each in reader.feed(proof + ack + large, is_one_due=True)] == [FrameType.PROOF]
+    reader.size_max = BODY_SIZE_MAX
+    assert [each[0] for each in read(reader, b"")] == [FrameType.ACK, FrameType.STATE]
+
+
 def test_fixed_bodies_come_back_and_short_ones_are_refused() -> None:
     cursor = StateCursor(bytes(range(16)), 5, PhysicalOffset(-1))
     beat = Beat(9, cursor, PhysicalOffset(1), PhysicalOffset(2), 6)
@@ -139,6 +148,8 @@ def test_a_handshake_comes_back() -> None:
         (packed(HELLO).replace(b'"term": 3', b'"term": "3"'), "term is '3'"),
         (packed(HELLO).replace(b'"term": 3, ', b""), "'term'"),
         (packed(HELLO).replace(b"[1, 0, 7]", b"[1]"), "cannot be read"),
+        (packed(HELLO).replace(b"[1, 0, 7]", b"[1e999, 0, 7]"), "cannot be read"),
+        (b"[" * 60_000, "cannot be read"),
         (packed(replace(HELLO, nonce="short")), "no nonce"),
     ],
 )
