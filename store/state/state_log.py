@@ -28,7 +28,6 @@ batches with one number, when a power cut took the first of them.
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from secrets import token_bytes
 from struct import Struct
@@ -42,7 +41,9 @@ from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.state.identity import FAMILIES, META, QUEUES_OUTDATED
 
 KEPT_SIZE_MAX: Final = 64 << 20
-"""Bytes of the last batches that are kept for copies."""
+"""Bytes of memory of the last batches that are kept for copies."""
+BATCH_OVERHEAD: Final = 160
+"""Bytes of memory of a batch besides its changes."""
 PART_SIZE: Final = 1 << 20
 """Bytes of rows in one part of a copy of all rows."""
 
@@ -101,6 +102,10 @@ class StateBatch(NamedTuple):
     number: int
     position: PhysicalOffset
     data: bytes
+
+
+def _memory_of(batch: StateBatch) -> int:
+    return BATCH_OVERHEAD + len(batch.data)
 
 
 def is_own_row(family: str, key: bytes) -> bool:
@@ -170,7 +175,7 @@ class StateLog:
         self._before = before = read_cursor(engine)
         self._run = token_bytes(16)
         self._number, self._position = before.number, PhysicalOffset(max(0, before.position))
-        self._kept: deque[StateBatch] = deque()
+        self._kept: list[StateBatch] = []
         self._kept_size = 0
         self._kept_size_max = kept_size_max
         self._staged: StateBatch | None = None
@@ -199,9 +204,18 @@ class StateLog:
                 return
             self._number, self._position = staged.number, staged.position
             self._kept.append(staged)
-            self._kept_size += len(staged.data)
-            while self._kept_size > self._kept_size_max:
-                self._kept_size -= len(self._kept.popleft().data)
+            self._kept_size += _memory_of(staged)
+            if self._kept_size > self._kept_size_max:
+                self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Make room for some batches at once, because the list of those that stay is moved."""
+        size_max = self._kept_size_max - self._kept_size_max // 256
+        dropped = 0
+        while self._kept_size > size_max:
+            self._kept_size -= _memory_of(self._kept[dropped])
+            dropped += 1
+        del self._kept[:dropped]
 
     # -- for copies
 
@@ -226,7 +240,7 @@ class StateLog:
             if not (same_run or was_there) or cursor.number + 1 < first:
                 return None
             skipped = cursor.number + 1 - first
-            return [self._kept[at] for at in range(skipped, min(len(self._kept), skipped + limit))]
+            return self._kept[skipped : skipped + limit]
 
 
 def all_rows(engine: RecordingEngine, log: StateLog) -> tuple[StateCursor, Iterator[bytes]]:

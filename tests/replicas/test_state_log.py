@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+import tracemalloc
 from collections.abc import Sequence
+from itertools import count
 
 import pytest
 from hypothesis import given
@@ -106,7 +109,7 @@ def test_every_row_of_meta_is_known() -> None:
 
 
 def test_a_copy_gets_what_it_lacks_and_all_rows_if_that_is_not_kept() -> None:
-    primary = Primary(kept_size_max=200)
+    primary = Primary(kept_size_max=1_000)
     for number in range(20):
         primary.put(OFFSETS, b"%d" % number)
     run = primary.log.cursor.run
@@ -121,6 +124,48 @@ def test_a_copy_gets_what_it_lacks_and_all_rows_if_that_is_not_kept() -> None:
     assert numbers(primary, at(21)) is None, "the copy is ahead"
     assert numbers(primary, at(20, of=b"x" * 16)) is None, "another history"
     assert numbers(primary, NO_CURSOR) is None
+
+
+def test_what_is_kept_takes_as_much_memory_as_it_may() -> None:
+    size_max = 2 << 20
+    engine = MemoryEngine(FAMILIES, write_ahead_log=True)
+    log = StateLog(engine, kept_size_max=size_max)
+    position = count()
+    log.rest_on(lambda: PhysicalOffset(10_000 + next(position)))  # an integer of its own for each batch
+    tracemalloc.start()
+    try:
+        for number in range(20_000):
+            log.stage([Change(ChangeKind.PUT, OFFSETS, b"%06d" % number, b"x" * 8)], engine.batch())
+            log.written()
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    kept = log.since(log.cursor._replace(number=19_000), 100)
+    assert kept is not None
+    assert [each.number for each in kept] == list(range(19_001, 19_101))
+    assert log.since(log.cursor._replace(number=1), 100) is None, "not kept any more"
+    assert 0.8 * size_max < used < 1.2 * size_max
+
+
+def test_batches_in_the_middle_cost_as_little_as_the_first_ones() -> None:
+    """A copy that is far away from both ends asks fifty times a second, and writers wait for the answer."""
+    engine = MemoryEngine(FAMILIES, write_ahead_log=True)
+    log = StateLog(engine)
+    change = Change(ChangeKind.PUT, OFFSETS, b"k", b"v")
+    for _ in range(100_000):
+        log.stage([change], engine.batch())
+        log.written()
+
+    def cost_s(number: int) -> float:
+        cursor = log.cursor._replace(number=number)
+        costs_s = []
+        for _ in range(20):
+            begun_s = time.thread_time()
+            log.since(cursor, 1_000)
+            costs_s.append(time.thread_time() - begun_s)
+        return min(costs_s)
+
+    assert cost_s(50_000) < 10 * cost_s(0)
 
 
 def test_numbers_go_on_after_a_restart_for_copies_that_had_everything() -> None:
