@@ -110,8 +110,11 @@ class LastFollowed(NamedTuple):
     status: ReplicaStatus
 
     def is_fresh(self, now_ms: int) -> bool:
-        """Return whether the process that wrote it still follows, as far as its age says."""
-        return self.is_running and now_ms - self.at_ms < 1000 * FRESH_S
+        """Return whether the process that wrote it still follows, as far as its age says.
+
+        A clock that was set back tells no age.
+        """
+        return self.is_running and 0 <= now_ms - self.at_ms < 1000 * FRESH_S
 
 
 class FollowingFile:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from quarry_mq.protocol.clock import ManualClock
-from quarry_mq.server.replicas.status import ENDS_KEPT, End, Lag, ReplicaStatus
+from quarry_mq.server.replicas.status import ENDS_KEPT, FRESH_S, End, Lag, LastFollowed, ReplicaStatus
 
 COPY = ReplicaStatus(name="b", position=100, number=7)
 
@@ -44,3 +46,14 @@ def test_the_age_goes_on_over_more_ends_than_are_kept() -> None:
     assert lag.measured(COPY, End(9_000, 7)).lag_s == 3 * ENDS_KEPT
     later = lag.measured(replace(COPY, position=8_000), End(9_000, 7))
     assert lag_of(later) == (1_000, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("age_ms", "is_fresh"), [(0, True), (1_000, True), (int(1_000 * FRESH_S), False), (-1, False), (-86_400_000, False)]
+)
+def test_what_a_copy_wrote_is_fresh_for_a_while_and_not_after_the_clock_was_set_back(
+    age_ms: int, is_fresh: bool
+) -> None:
+    now_ms = 1_800_000_000_000
+    assert LastFollowed(now_ms - age_ms, True, COPY).is_fresh(now_ms) is is_fresh
+    assert not LastFollowed(now_ms, False, COPY).is_fresh(now_ms)
