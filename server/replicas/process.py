@@ -93,8 +93,14 @@ class Replication:
 
     @classmethod
     def of(cls, settings: BrokerSettings, *, disk: CopyingDisk, clock: Clock, health: HealthState) -> Self | None:
-        """Return this process's part, or None if the store has no copies. Raises what the constructor raises."""
-        return cls(settings, disk=disk, clock=clock, health=health) if settings.replication.is_on else None
+        """Return this process's part, or None if the store has no copies.
+
+        Raises what the constructor raises; StoreUnusable if a copy is to be served without `replication.mode`.
+        """
+        if settings.replication.is_on:
+            return cls(settings, disk=disk, clock=clock, health=health)
+        RoleFiles(disk, settings.store.directory).require_no_copy()
+        return None
 
     def close(self) -> None:
         """Close the port."""

@@ -99,6 +99,17 @@ class RoleFiles:
                 self._path, f"it is damaged ({cause}): empty the directory of the store, and it is copied again"
             ) from cause
 
+    def require_no_copy(self) -> None:
+        """Raise StoreUnusable if the store is a copy: its log would part from the log of its primary unnoticed."""
+        role = self.load()
+        if role is not None and not role.is_primary:
+            raise StoreUnusable(
+                self._path,
+                'the store is a copy and follows a primary: start it with replication.mode = "async". To serve it '
+                f"without copies, promote it (`quarry replica promote --store {self._directory.parent}`), start it "
+                "once with replication.mode, and then without",
+            )
+
     def save(self, role: Role) -> None:
         """Write the role down durably."""
         self.disk.make_directories(self._directory)

@@ -25,7 +25,7 @@ from quarry_mq.store.record import Blank, Decoded, StoredMessage, reaches_over_e
 from quarry_mq.store.recovery.verdict import Stop
 from quarry_mq.store.settings import StoreSettings
 from quarry_mq.store.state.identity import DurableState, StoreIdentity, check_format
-from quarry_mq.store.state.state_log import StateLog
+from quarry_mq.store.state.state_log import NO_CURSOR, StateLog, delete_cursor, read_cursor
 
 log = structlog.get_logger(__name__)
 
@@ -60,6 +60,8 @@ def open_parts(
 ) -> StoreParts:
     """Open what was found and make what is missing; `closing` gets the callbacks that close it. The lock must be held.
 
+    `origin` is the kind of the store whose log this one continues; None if it continues its own.
+
     Raises StoreUnusable, kv.KvError, OSError.
     """
     directory = StorePaths(settings.root).quarry
@@ -73,6 +75,8 @@ def open_parts(
         state_log = StateLog(state_engine)
         state_engine = RecordingEngine(state_engine, state_log)
         identity = StoreIdentity(state_engine, directory)
+    elif origin is None and read_cursor(state_engine) != NO_CURSOR:
+        delete_cursor(state_engine)  # what is written now is in no batch: copies take all rows afterwards
     queues = open_queues(
         settings, disk, engines, identity, found, minimum=segments.minimum, state_engine=state_engine, clock=clock
     )

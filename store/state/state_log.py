@@ -21,6 +21,8 @@ The row `replicated` of the family `meta` says how far a store is, on the primar
 
     16 bytes run, i64 number, i64 position; on a primary the position is -1, since its queues follow its own log
 
+An opening for writing without copies deletes the row: what is written then is in no batch.
+
 A run is the time from one start of a primary to the next. The number goes on from run to run. The run tells apart two
 batches with one number, when a power cut took the first of them.
 """
