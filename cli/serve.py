@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -52,6 +54,12 @@ def serve(
             help="Run N brokers, each with its own store in DIR and its own ports.",
         ),
     ] = None,
+    after_cut_over: Annotated[
+        bool,
+        typer.Option(
+            "--after-cut-over", help="Load everything, and wait until `quarry follow --cut-over` has filled DIR."
+        ),
+    ] = False,
 ) -> None:
     """Run a broker until it is told to stop (Ctrl-C, SIGTERM).
 
@@ -65,22 +73,31 @@ def serve(
     from quarry_mq.server.settings.broker_settings import load_settings
 
     gc.enable()
-    network = {"listen": listen, "advertise": advertise, "admin": admin, "http": http, "console": console}
-    flags: dict[str, dict[str, object]] = {"store": {"directory": store}, "network": {**network}}
-    given = {
-        section: {key: value for key, value in values.items() if value is not None} for section, values in flags.items()
-    }
-    try:
-        settings = load_settings(config, given)
+    network = _given(listen=listen, advertise=advertise, admin=admin, http=http, console=console)
+    if after_cut_over and shards is not None:
+        raise typer.BadParameter("a store that was filled by `quarry follow` has no shards", param_hint="--shards")
+    with _refusals():
+        settings = load_settings(config, {"store": _given(directory=store), "network": network})
         if shards is not None:
             from quarry_mq.cli.shards import become_supervisor
 
             become_supervisor(settings, shards, config)
-        status = run(settings, progress_bar if is_watched() else None)
+        status = run(settings, progress_bar if is_watched() else None, after_cut_over=after_cut_over)
+    raise typer.Exit(status)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """End the command with one line for what keeps a broker from starting or going on."""
+    try:
+        yield
     except OSError as error:
         # not "[Errno 30] Read-only file system: '/data/lock'": the name first, as in all other refusals
         named = error.filename is not None and error.strerror is not None
         end(Exit.COULD_NOT_RUN, f"{error.filename}: {error.strerror}" if named else str(error), names=None)
     except (BrokerError, KvError) as error:
         end(Exit.COULD_NOT_RUN, str(error), names=None)  # a supervisor reports the last line
-    raise typer.Exit(status)
+
+
+def _given(**flags: object) -> dict[str, object]:
+    return {name: value for name, value in flags.items() if value is not None}

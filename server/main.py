@@ -48,22 +48,25 @@ from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks import LoopThreads, Supervisor
 from quarry_mq.server.wire.status import is_store
 from quarry_mq.store.fs import PosixCopyingDisk, PosixDisk, hold_descriptors, keep_from_others
+from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.opening.open_store import OpenStore, open_store
 
 log = structlog.get_logger(__name__)
 
 FLUSH_THREADS: Final = 2  # one for the log, one for the consume queues: the log must not wait for them
 TICK_INTERVAL_S: Final = 0.5
+CUT_OVER_LOOK_INTERVAL_S: Final = 0.02
 
 
 ShowProgress = Callable[[], AbstractContextManager[ReportProgress]]
 """Makes a context that shows the long steps of the opening while it is entered; called on another thread."""
 
 
-def run(settings: BrokerSettings, show_progress: ShowProgress | None = None) -> int:
+def run(settings: BrokerSettings, show_progress: ShowProgress | None = None, *, after_cut_over: bool = False) -> int:
     """Run a broker until it is told to stop (SIGTERM, SIGINT). Returns the exit status of the process.
 
-    Without `show_progress` the opening's progress is logged.
+    Without `show_progress` the opening's progress is logged. `after_cut_over` lets it wait, before it opens anything,
+    until `quarry follow --cut-over` has filled the store.
 
     Raises BrokerError or OSError, whose text is one line, when it cannot start, and BrokerFailed when it cannot go on.
     """
@@ -77,7 +80,9 @@ def run(settings: BrokerSettings, show_progress: ShowProgress | None = None) -> 
     stop = Stop(StopTimes.of(settings.network), SystemClock())
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_run(settings, stop, repeats, show_progress or _logged_progress))
+            return runner.run(
+                _run(settings, stop, repeats, show_progress or _logged_progress, after_cut_over=after_cut_over)
+            )
     finally:
         stop.over()
         repeats.tell_due(all_of_them=True)
@@ -117,6 +122,19 @@ class _Process:
                 finally:
                     http.stop()
 
+    def broker(self, store: OpenStore, threads: LoopThreads) -> Broker:
+        """Return the broker of the open store."""
+        return Broker(
+            self.settings,
+            store,
+            self.registry,
+            self.health,
+            threads,
+            certificates=self.certificates,
+            clock=self.clock,
+            process=self.stats,
+        )
+
     def _export(self) -> None:
         own_version = version("quarry-mq")
         watch_health(self.registry, self.health)
@@ -135,11 +153,11 @@ class _Process:
             self.stats.late(max(0.0, self.clock.monotonic_s() - due_s))
 
 
-async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_progress: ShowProgress) -> int:
+async def _run(
+    settings: BrokerSettings, stop: Stop, repeats: Repeats, show_progress: ShowProgress, *, after_cut_over: bool
+) -> int:
     """Bring everything up in the order in which it depends on each other, and down in the reverse order."""
-    loop = asyncio.get_running_loop()
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signal_number, stop.told, signal_number.name)
+    _listen_to_signals(stop)
     require_tracing(settings.tracing)  # before anything is opened that would have to be closed again
     process = _Process(settings, repeats)
     health = process.health
@@ -153,6 +171,9 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
         http = await running.enter_async_context(process.observed(supervisor))
         threads = LoopThreads(FLUSH_THREADS, "flush")
         running.callback(threads.close)
+        if after_cut_over and not await _cut_over(settings, stop):
+            log.info("stopped before the store was open", seconds=round(stop.seconds, 3))
+            return 0
         replication = Replication.of(settings, disk=PosixCopyingDisk(), clock=process.clock, health=health)
         if replication is not None:
             running.callback(replication.close)
@@ -168,16 +189,7 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
             log.info("stopped before the store was open", seconds=round(stop.seconds, 3))
             return 0
         try:
-            broker = Broker(
-                settings,
-                store,
-                process.registry,
-                health,
-                threads,
-                certificates=process.certificates,
-                clock=process.clock,
-                process=process.stats,
-            )
+            broker = process.broker(store, threads)
             await running.enter_async_context(
                 supervisor.running("search for garbage", GarbageSearch(process.clock).run())
             )
@@ -198,6 +210,24 @@ async def _run(settings: BrokerSettings, stop: Stop, repeats: Repeats, show_prog
             await threads.call(store.close)
     log.info("stopped", seconds=round(stop.seconds, 3))
     return 0
+
+
+def _listen_to_signals(stop: Stop) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.told, number.name)
+
+
+async def _cut_over(settings: BrokerSettings, stop: Stop) -> bool:
+    """Wait for the end of a cut-over without opening anything; return False if a stop was asked for before."""
+    disk, file = PosixDisk(), StorePaths(settings.store.directory).cut_over
+    stop.step("waiting for the cut-over")
+    if not disk.exists(file):
+        log.info("waiting for the cut-over of quarry follow", store=str(settings.store.directory))
+    while not disk.exists(file):
+        if stop.is_asked:
+            return False
+        await asyncio.sleep(CUT_OVER_LOOK_INTERVAL_S)
+    return True
 
 
 def _replica_metrics(replication: Replication) -> Iterator[Metric]:

@@ -9,11 +9,11 @@ from threading import Event
 from typing import Final
 
 from quarry_mq.cli.following.connection import HaConnection
-from quarry_mq.cli.following.master import REFUSED_UNTIL, LogRange, Master
+from quarry_mq.cli.following.master import REFUSED_UNTIL, LogRange, Master, TakenMetadata
 from quarry_mq.client.remoting import RemotingFailed
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.remoting.frames import FrameMalformed
-from quarry_mq.protocol.remoting.ha import PushMalformed
+from quarry_mq.protocol.remoting.ha import Push, PushMalformed
 from quarry_mq.store.errors import StoreUnusable
 from quarry_mq.store.follower import FollowedStore
 from quarry_mq.store.fs import Disk
@@ -33,8 +33,10 @@ COMPARED_SIZE: Final = 64 << 10
 """Bytes before the end of the log that the master sends again on each connection, to see that both logs are one."""
 NEARLY_THERE_SIZE: Final = 1 << 20
 """Bytes behind the master below which a cut-over begins."""
+UNDER_WAY_S: Final = 0.2
+"""Seconds that a master is given to append the messages that it accepted just before it began to refuse."""
 SETTLE_S: Final = 30.0
-"""Seconds for which a cut-over waits until the master appends nothing while its metadata are read."""
+"""Seconds for which a cut-over waits until the master appends nothing while the progress of timers is read."""
 
 AWAY: Final = (OSError, RemotingFailed, FrameMalformed, PushMalformed)
 """The errors of a call or a connection whose master goes away."""
@@ -64,18 +66,20 @@ class CutOverFailed(Exception):
 
 
 class _CutOver:
-    """The steps of a cut-over, one for each call: come near, refuse messages, read metadata until they fit the log.
+    """The steps of a cut-over, one for each call: come near, refuse messages, read the last metadata, receive the rest.
 
     Sends are refused, and the master goes on delivering delayed messages and noting what consumers do. So the metadata
-    fit if nothing was appended while they were read, and the follower has all that was appended before. What the master
-    does later is not taken over: consumers that are still there may get a delayed message twice.
+    fit one end of its log, and the log ends there for the follower. What the master does later is not taken over:
+    consumers that are still there may get a delayed message twice.
     """
 
-    def __init__(self, take_metadata: Callable[[Master], PhysicalOffset | None], clock: Clock) -> None:
-        """`take_metadata` returns the end of the master's log, or None if it moved meanwhile."""
-        self._take_metadata = take_metadata
+    def __init__(self, take_last: Callable[[Master], PhysicalOffset | None], clock: Clock) -> None:
+        """`take_last` returns the end of the log that the metadata fit, or None if it moved meanwhile."""
+        self._take_last = take_last
         self._clock = clock
         self._refusing: Master | None = None
+        self._refused_s = 0.0
+        self._end: PhysicalOffset | None = None
         self.began_s: float | None = None
         """The time when a master was first asked to refuse messages; None before."""
 
@@ -86,14 +90,17 @@ class _CutOver:
         if self.began_s is None:
             self.began_s = now_s
         if self._refusing is not master:  # a master that was started again may have forgotten it
-            self._refusing = master
+            self._refusing, self._end = master, None
             master.refuse_messages()
+            self._refused_s = self._clock.monotonic_s()
         if now_s - self.began_s > SETTLE_S:
             raise CutOverFailed(
                 f"the broker has appended records for {SETTLE_S:.0f} s although it refused messages of producers: stop "
                 "consumers that receive by gRPC or pop and producers with open transactions, and try again"
             )
-        return lag.size == 0 and self._take_metadata(master) == lag.master_end
+        if self._end is None and now_s - self._refused_s >= UNDER_WAY_S:
+            self._end = self._take_last(master)
+        return self._end is not None and lag.dispatched_up_to >= self._end
 
 
 class Following:
@@ -124,6 +131,8 @@ class Following:
         self._stop = stop
         self.lag = Lag(store.dispatched_up_to, store.dispatched_up_to)
         """The lag that was shown last."""
+        self._last: TakenMetadata | None = None
+        """The metadata of a cut-over. What the master appends after their end of the log is not received."""
 
     @property
     def log_begin(self) -> PhysicalOffset:
@@ -171,10 +180,12 @@ class Following:
         master takes messages again. Raises CutOverFailed if the metadata do not fit the log, or if the master could not
         be told to take messages; and what `run` raises.
         """
-        step = _CutOver(self._take_metadata, self._clock)
+        step = _CutOver(self._take_last, self._clock)
         is_done = False
         try:
-            is_done = self._run(step)
+            if self._run(step) and self._last is not None:
+                self._keep(self._last)
+                is_done = True
         finally:
             if step.began_s is not None and not is_done:
                 self._let_take_messages()
@@ -192,6 +203,7 @@ class Following:
 
     def _follow(self, master: Master, ends: Ends) -> bool:
         store, clock = self._store, self._clock
+        self._last = None
         log = master.log_range()
         self._require_same_log(master.segment_size, log)
         self._take_metadata(master)
@@ -210,14 +222,14 @@ class Following:
             while not self._stop.is_set():
                 before = store.received_up_to
                 for push in connection.receive():
-                    store.receive(PhysicalOffset(push.offset), push.data)
+                    store.receive(PhysicalOffset(push.offset), self._wanted_of(push))
                 now_s = clock.monotonic_s()
                 asks = store.received_up_to == before or now_s - asked_s >= ASK_INTERVAL_S
                 commits = store.received_up_to - store.flushed_up_to >= (1 if asks else COMMIT_SIZE)
                 if commits:
                     store.commit()
                 connection.report(store.flushed_up_to, is_new=commits)
-                if now_s - taken_s >= METADATA_INTERVAL_S:
+                if now_s - taken_s >= METADATA_INTERVAL_S and self._last is None:
                     self._take_metadata(master)
                     taken_s = now_s
                 if asks:
@@ -253,16 +265,27 @@ class Following:
         store = self._store
         return PhysicalOffset(max(minimum, store.minimum, store.received_up_to - COMPARED_SIZE, 1))
 
-    def _take_metadata(self, master: Master) -> PhysicalOffset | None:
-        """Store the master's metadata; drop the topics that it has deleted, and what it has delivered with a delay.
+    def _wanted_of(self, push: Push) -> bytes:
+        end = None if self._last is None else self._last.log_end
+        return push.data if end is None else push.data[: max(0, end - push.offset)]
+
+    def _take_metadata(self, master: Master) -> None:
+        """Store the master's metadata as they are now."""
+        self._keep(master.read_metadata())
+
+    def _take_last(self, master: Master) -> PhysicalOffset | None:
+        """Read the last metadata of a cut-over, and return the end of the log that they fit; None if it moved."""
+        metadata = master.read_metadata()
+        if metadata.log_end is not None:
+            self._last = metadata
+        return metadata.log_end
+
+    def _keep(self, metadata: TakenMetadata) -> None:
+        """Store metadata; drop the topics that the master has deleted, and what it has delivered with a delay.
 
         Makes the queues durable, too, so that a start after a crash has little to do.
-
-        Returns the end of the master's log, or None if it moved while the last of the metadata were read.
         """
-        end = master.log_range().end
-        taken = master.save_metadata(self._disk, self._paths.config)
-        self._store.take_topics(taken.topics, end)
+        metadata.write(self._disk, self._paths.config)
+        self._store.take_topics(metadata.topics, metadata.log_before)
         self._store.settle(read_metadata(self._disk, self._paths.root).pending, self._clock.wall_ms())
         self._store.flush_queues()
-        return taken.log_end

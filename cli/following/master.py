@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -39,14 +39,30 @@ The permission of a broker (`brokerPermission`) refuses at once for ordered topi
 with their next look at the route, up to 30 s later.
 """
 _YEAR_2100_MS: Final = 4_102_444_800_000
+PROGRESS_ATTEMPTS: Final = 10
+"""The number of times that the progress of delayed messages is read until the log does not grow meanwhile."""
 
 
 class TakenMetadata(NamedTuple):
-    """The result says what is known of the metadata that were written to files."""
+    """The metadata are RocketMQ's files of `config/`, as the master had them in its memory."""
 
-    topics: Collection[str]
+    files: Mapping[str, bytes]
+    log_before: PhysicalOffset
+    """The end of the log before any of it was read."""
     log_end: PhysicalOffset | None
     """The end of the log when the progress of delayed messages was read; None if the log grew meanwhile."""
+
+    @property
+    def topics(self) -> Collection[str]:
+        """Return the names of the master's topics. Raises ValueError if it has sent something else."""
+        topics: dict[str, object] = json.loads(self.files["topics.json"])["topicConfigTable"]
+        return topics.keys()
+
+    def write(self, disk: Disk, directory: Path) -> None:
+        """Write the files, each of them as a whole. Raises OSError."""
+        disk.make_directories(directory)
+        for name, body in self.files.items():
+            disk.replace_atomically(directory / name, body)
 
 
 class Master:
@@ -116,26 +132,32 @@ class Master:
             PhysicalOffset(int(table["commitLogMinOffset"])), PhysicalOffset(int(table["commitLogMaxOffset"]))
         )
 
-    def save_metadata(self, disk: Disk, directory: Path) -> TakenMetadata:
-        """Write the master's metadata as RocketMQ's files of `config/`, each of them as a whole. Raises OSError.
+    def read_metadata(self) -> TakenMetadata:
+        """Return the master's metadata.
 
         The positions of groups are read before the end of the log, and what was delivered with a delay together with
         it: a position is stored after what the consumer has sent back, and a delayed message counts as delivered after
         its copy was appended. So no message is lost between the two, whatever the master does meanwhile.
         """
-        disk.make_directories(directory)
-        bodies = {name: self._client.call(code).body for name, code in FILES.items()}
-        before = self.log_range().end
-        bodies[DELAY_OFFSETS] = self._client.call(RequestCode.GET_ALL_DELAY_OFFSET).body
+        log_before = self.log_range().end
+        files = {name: self._client.call(code).body for name, code in FILES.items()}
+        log_end = None
+        for _ in range(PROGRESS_ATTEMPTS):
+            before = self.log_range().end
+            files |= self._progress()
+            if self.log_range().end == before:
+                log_end = before
+                break
+        return TakenMetadata(files, log_before, log_end)
+
+    def _progress(self) -> dict[str, bytes]:
+        """Return the files that say which delayed messages were delivered."""
+        files = {DELAY_OFFSETS: self._client.call(RequestCode.GET_ALL_DELAY_OFFSET).body}
         try:
             checkpoint = self._client.call(RequestCode.GET_TIMER_CHECK_POINT).body
         except RemotingFailed:
             pass  # RocketMQ 4 has no timers
         else:
             # without it all timers of the log would be delivered again; the master sends the first 56 bytes
-            bodies[TIMER_CHECK] = checkpoint.ljust(TIMER_CHECK_SIZE, b"\0")
-        end = self.log_range().end
-        for name, body in bodies.items():
-            disk.replace_atomically(directory / name, body)
-        topics: dict[str, object] = json.loads(bodies["topics.json"])["topicConfigTable"]
-        return TakenMetadata(topics.keys(), end if end == before else None)
+            files[TIMER_CHECK] = checkpoint.ljust(TIMER_CHECK_SIZE, b"\0")
+        return files

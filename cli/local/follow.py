@@ -83,6 +83,9 @@ def follow(
             end(Exit.COULD_NOT_RUN, f"{broker}: {error}")
         finally:
             following.close()
+        if refused_s is not None:
+            # the store is closed: a broker that waits for this file opens it at once
+            PosixCopyingDisk().replace_atomically(StorePaths(store).cut_over, b"%d\n" % following.lag.dispatched_up_to)
     if cut_over and refused_s is None:
         end(Exit.COULD_NOT_RUN, "ended before the cut-over was complete: the broker takes messages as before")
     lag = following.lag
@@ -115,6 +118,7 @@ def _opened(connect: Callable[[], Master], root: Path, report: ReportProgress, s
     with closing(connect()) as master:
         settings = StoreSettings(root=root, segment_size=master.segment_size)
         begin, kind = master.log_range().minimum, master.kind
+    disk.remove(StorePaths(root).cut_over)  # of a cut-over after which RocketMQ takes messages again
     recovered = recover_store(settings, disk=disk, clock=clock, report=report, followed=kind)
     store = follow_log(recovered, begin=begin, points=PointsOnRequest(disk, root, clock))
     return Following(

@@ -104,6 +104,11 @@ class StorePaths:
         return self.root / "quarry"
 
     @property
+    def cut_over(self) -> Path:
+        """Return the file that says that a cut-over from RocketMQ is complete: a broker may serve the store."""
+        return self.quarry / "CUT_OVER"
+
+    @property
     def pending_messages(self) -> Path:
         """Return the directory of the pending messages (delayed messages and half messages), which are derived from the
         log.

@@ -89,6 +89,8 @@ class Broker:
     ) -> None:
         """`installed` is a program `quarry` to take in place of this checkout's, `folder` where it is started."""
         self.store = store
+        self.options: Sequence[str] = ()
+        """Options of `quarry serve` besides addresses."""
         self._installed = installed
         self._folder = folder
         messaging, admin, http = free_ports(3)
@@ -115,6 +117,7 @@ class Broker:
             *("--listen", self.endpoint),
             *("--admin", self.admin),
             *("--http", self.http),
+            *self.options,
         ]
 
     @property

@@ -48,11 +48,15 @@ def cluster(tmp_path: Path) -> Iterator[ClusterOfBrokers]:
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
-    """`start_broker(store=…, settings={…})` is a running broker; all are ended with the test."""
+    """Return what starts a broker: `start_broker(store=…, settings={…})` runs, and waits if it is `after_cut_over`."""
     brokers: list[Broker] = []
 
     def start(
-        *, store: Path | None = None, settings: Mapping[str, object] | None = None, keeps_listening: bool = False
+        *,
+        store: Path | None = None,
+        settings: Mapping[str, object] | None = None,
+        keeps_listening: bool = False,
+        after_cut_over: bool = False,
     ) -> Broker:
         broker = Broker(
             store or tmp_path / "store",
@@ -62,6 +66,10 @@ def start_broker(tmp_path: Path) -> Iterator[StartBroker]:
         if keeps_listening:
             broker.keep_listening()
         brokers.append(broker)
+        if after_cut_over:
+            broker.options = ("--after-cut-over",)
+            broker.launch()
+            return broker
         return broker.start()
 
     yield start

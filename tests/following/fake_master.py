@@ -58,6 +58,10 @@ class FakeMaster:
         self.never_takes_again = False
         """True: the connection ends when the broker is told to take messages again."""
         self.minimum = minimum
+        self.asked: list[int] = []
+        """The codes of all requests."""
+        self.pushed_end = end
+        """Return up to where slaves are sent the log now."""
         self._read, self._end = read, end
         self._bodies = {**CONFIG_BODIES, **(bodies or {})}
         self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
@@ -106,6 +110,7 @@ class FakeMaster:
         return int(self._settings.get("startAcceptSendRequestTimeStamp", "0"))
 
     def _answer(self, code: int, body: bytes) -> bytes:
+        self.asked.append(code)
         if code == 25:
             changed = dict(line.split("=", 1) for line in body.decode().splitlines())
             if self.never_takes_again and "0" in changed.values():
@@ -148,7 +153,7 @@ class FakeMaster:
                 at = reported if at is None else at
             if at is None:
                 continue
-            size = max(0, min(BATCH, self._end() - at))
+            size = max(0, min(BATCH, self.pushed_end() - at))
             push = pushed(at, self._read(at, at + size) if size else b"", is_controlled=is_controlled)
             if left is not None and size >= left:
                 connection.sendall(push[:left])

@@ -17,8 +17,10 @@ from typer.testing import CliRunner
 from quarry_mq.cli.following import connection, following
 from quarry_mq.cli.main import app
 from quarry_mq.protocol.remoting.ha import Push, PushMalformed, SlaveSide
+from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.message import PhysicalOffset, QueueId
 from tests.e2e.broker import PROJECT, clean_environment, quarry, until
+from tests.e2e.conftest import StartBroker
 from tests.follower.test_followed_store import SEGMENT_SIZE, log_bytes, send_some
 from tests.following.fake_master import PUSH, FakeMaster, answer_of, pushed
 from tests.store.test_deletions import opened, rows_of
@@ -181,6 +183,72 @@ def test_a_cut_over_takes_all_that_the_master_has_when_it_refuses_messages(tmp_p
         assert found.exit_code == 0, found.output
         assert json.loads(found.stdout) == {"logBegin": 0, "logEnd": primary.messages.appended_up_to, "behind": 0}
         assert master.refuses_until_ms > 4_000_000_000_000
+    primary.close()
+
+
+def test_what_the_master_appends_after_the_last_metadata_is_not_taken_over(tmp_path: Path) -> None:
+    """Copies of delayed messages, for example, would be delivered a second time."""
+    chance = Random(14)
+    primary = opened(tmp_path / "primary")
+    ends = []
+    for _ in range(3):
+        for _ in range(4):
+            send_some(primary, chance)
+        ends.append(primary.messages.appended_up_to)
+    first, fitting, last = ends
+
+    def looks() -> int:
+        """Return how often the log was looked at after the progress of timers was read, once messages are refused."""
+        asked = master.asked[master.asked.index(25) :] if 25 in master.asked else []
+        return asked[len(asked) - asked[::-1].index(60) :].count(28) if 60 in asked else 0
+
+    with FakeMaster(
+        lambda start, stop: log_bytes(primary, start, stop), lambda: fitting if looks() < 2 else last
+    ) as master:
+        master.pushed_end = lambda: last if looks() else first
+        found = run(master.port, tmp_path / "store", "--cut-over")
+        assert found.exit_code == 0, found.output
+        assert json.loads(found.stdout)["logEnd"] == fitting
+        assert looks() > 1
+    primary.close()
+
+
+def test_a_broker_waits_for_the_cut_over_and_opens_nothing_before(tmp_path: Path, start_broker: StartBroker) -> None:
+    primary = opened(tmp_path / "primary")
+    for _ in range(8):
+        send_some(primary, Random(13))
+    end = primary.messages.appended_up_to
+    root = tmp_path / "store"
+    with FakeMaster(lambda start, stop: log_bytes(primary, start, stop), lambda: end) as master:
+        settings = {"store.segment_size": SEGMENT_SIZE}
+        broker = start_broker(store=root, settings=settings, after_cut_over=True)
+        until(lambda: "waiting for the cut-over" in broker.words(), "the broker waits", timeout_s=60)
+        assert not root.exists()
+        assert run(master.port, root).exit_code == 0, "a trial"
+        assert broker.get("/readyz")[0] == 503
+        assert run(master.port, root, "--cut-over").exit_code == 0
+        assert broker.ready_or_ended() is None, broker.words()
+        assert "appended" not in broker.words()
+        broker.stop()
+        broker.start()  # a service keeps the option
+        broker.stop()
+    primary.close()
+
+
+def test_a_broker_that_waits_stops_and_following_again_takes_the_cut_over_back(
+    tmp_path: Path, start_broker: StartBroker
+) -> None:
+    primary = opened(tmp_path / "primary")
+    send_some(primary, Random(15))
+    end = primary.messages.appended_up_to
+    root = tmp_path / "store"
+    with FakeMaster(lambda start, stop: log_bytes(primary, start, stop), lambda: end) as master:
+        assert run(master.port, root, "--cut-over").exit_code == 0
+        assert StorePaths(root).cut_over.read_bytes() == b"%d\n" % end
+        assert run(master.port, root).exit_code == 0
+    broker = start_broker(store=root, after_cut_over=True)
+    until(lambda: "waiting for the cut-over" in broker.words(), "the broker waits", timeout_s=60)
+    broker.stop()
     primary.close()
 
 

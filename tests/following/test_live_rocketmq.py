@@ -19,6 +19,7 @@ from bench.peers.rocketmq import RocketMQ
 from quarry_mq.cli.demo import free_ports
 from quarry_mq.store.settings import Durability
 from tests.e2e.broker import PROJECT, clean_environment, quarry, until
+from tests.e2e.clients import SimpleConsumer
 from tests.e2e.conftest import StartBroker, StartClients
 from tests.remoting.test_fleet import Fleet, knows_topic
 from tests.remoting.test_java_clients import HERE as REMOTING
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TOPIC: Final = "orders"
 DELAYED: Final = "delayed"
 SEGMENT_SIZE: Final = 16 * 1024 * 1024
-DOWNTIME_MAX_S: Final = 10.0
+DOWNTIME_MAX_S: Final = 6.0
 """Far above the aim of 2 s, for a machine with other work; the figure is printed."""
 
 
@@ -171,6 +172,18 @@ def rocketmq(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RocketM
         rocketmq.close()
 
 
+def received_of(consumer: SimpleConsumer, wanted: set[int]) -> list[int]:
+    """Return the numbers that come until all wanted ones are there, and once more."""
+    found: list[int] = []
+
+    def has_all() -> bool:
+        found.extend(int(each.body) for each in consumer.receive())
+        return set(found) >= wanted
+
+    until(has_all, "every message has come", timeout_s=90)
+    return found + [int(each.body) for each in consumer.receive()]
+
+
 def test_a_trial_with_kills_and_a_move_lose_nothing(
     rocketmq: RocketMQ,
     start_broker: StartBroker,
@@ -200,13 +213,15 @@ def test_a_trial_with_kills_and_a_move_lose_nothing(
         assert quarry("verify", str(store)).returncode == 0
 
         received = Fleet(rocketmq.names, classes).receive(200, repeated=set(producer.numbers("failed")))
-        ended = Follower(broker, store, "--cut-over").wait()
-        begin_s = time.monotonic()
         names, own = (f"127.0.0.1:{port}" for port in free_ports(2))
         settings = {"store.segment_size": SEGMENT_SIZE, "remoting.listen": own, "remoting.names_listen": names}
-        quarry_broker = start_broker(store=store, settings=settings)
+        quarry_broker = start_broker(store=store, settings=settings, after_cut_over=True)
+        until(lambda: "waiting for the cut-over" in quarry_broker.words(), "the broker waits", timeout_s=60)
+        producer.move_to(names)  # it goes there as soon as RocketMQ refuses a message
+        ended = Follower(broker, store, "--cut-over").wait()
+        begin_s = time.monotonic()
+        assert quarry_broker.ready_or_ended() is None, quarry_broker.words()
         served_s = time.monotonic() - begin_s
-        producer.move_to(names)
         producer.until_sent(300)
         producer.end()
     finally:
@@ -222,14 +237,7 @@ def test_a_trial_with_kills_and_a_move_lose_nothing(
     assert set(received) | set(rest) == set(sent)
     assert set(received) & set(rest) <= repeated
     consumer = start_clients("python", quarry_broker.endpoint).simple_consumer(DELAYED, group="later", await_s=2)
-    delayed: list[int] = []
-
-    def has_all_delayed() -> bool:
-        delayed.extend(int(each.body) for each in consumer.receive())
-        return set(delayed) >= set(producer.numbers("delayed"))
-
-    until(has_all_delayed, "every delayed message has come", timeout_s=90)
-    delayed += [int(each.body) for each in consumer.receive()]
+    delayed = received_of(consumer, set(producer.numbers("delayed")))
     twice = {number for number, times in Counter(delayed).items() if times > 1}
     assert max(twice, default=0) <= killed_at, "RocketMQ itself delivers again what it delivered before it was killed"
     quarry_broker.stop()

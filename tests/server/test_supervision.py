@@ -89,7 +89,9 @@ def test_a_broker_without_its_housekeeping_stops_in_good_order(
     stop = Stop(StopTimes.of(settings.network), SystemClock())
     suppressed = Repeats(0, SystemClock(), lambda _: None)
     with pytest.raises(BrokerFailed, match="its housekeeping ended with RuntimeError: nobody thought of this"):
-        asyncio.run(asyncio.wait_for(main._run(settings, stop, suppressed, main._logged_progress), 30))
+        asyncio.run(
+            asyncio.wait_for(main._run(settings, stop, suppressed, main._logged_progress, after_cut_over=False), 30)
+        )
     stop.over()
     assert "Traceback" in capsys.readouterr().out, "where it was raised is in the log"
     health = states[0].look()
