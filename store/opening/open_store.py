@@ -43,6 +43,7 @@ from quarry_mq.store.message_store import MessageStore
 from quarry_mq.store.metadata import ConsumerOffsetTable, GroupTable, TopicTable
 from quarry_mq.store.metadata.owners import Owners
 from quarry_mq.store.migration import MigrationRows, QueueMigration, delete_gone_queues
+from quarry_mq.store.opening.in_flight import take_in_flight
 from quarry_mq.store.opening.parts import StoreParts, open_parts, stop_of
 from quarry_mq.store.opening.queues import adopt_topics, advising
 from quarry_mq.store.opening.repair import NO_ORDERS, Damage, Orders, give_up_damaged, set_queues_aside
@@ -492,6 +493,7 @@ class _Opening:
             deletions=deletions,
             indexes=indexes,
         )
+        take_in_flight(parts, recovered.tables, messages.pending, reading(reader))
         if parts.state_log is not None:
             parts.state_log.rest_on(lambda: messages.dispatched_up_to)
         checkpoint = StoreCheckpoint(

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -48,6 +48,7 @@ from quarry_mq.store.errors import OffsetOutOfRange
 from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.pending.rows import (
     ALL_HALVES,
+    ALL_NOTES,
     ALL_TIMERS,
     EVERYTHING,
     FAMILY,
@@ -58,6 +59,7 @@ from quarry_mq.store.pending.rows import (
     CheckDue,
     DueMessage,
     HalfMessage,
+    Note,
     Resolution,
     check_key,
     checks_between,
@@ -87,6 +89,8 @@ class PendingBefore:
     exclusive.
 
     `timers_read_ms`: of the timers below `timers_read`, those with an earlier time were delivered.
+
+    `has_taken_notes`: what the notes about messages in flight say is known, so they are not pending any more.
     """
 
     scheduled: Mapping[int, int] = field(default_factory=dict)
@@ -94,17 +98,15 @@ class PendingBefore:
     timers_read: int = 0
     timers_read_ms: int = 0
     halves: int = 0
+    has_taken_notes: bool = False
 
     def is_over(self, request: DispatchRequest | StoredMessage) -> bool:
-        """Return whether the record in a topic for pending messages is no longer pending.
-
-        What RocketMQ notes about messages in flight waits in the timer topic, too, and is not for clients.
-        """
+        """Return whether the record in a topic for pending messages is no longer pending."""
         topic, offset = request.topic, request.queue_offset
         if topic == SCHEDULE_TOPIC:
             return offset < self.scheduled.get(request.queue_number, 0)
         if topic == TIMER_TOPIC:
-            if request.properties.get(REAL_TOPIC, "").startswith(REVIVE_PREFIX):
+            if self.has_taken_notes and is_note(request.properties):
                 return True
             out_ms = number_of(request.properties.get(TIMER_OUT_MS)) or 0
             return offset < self.timers_read and out_ms < self.timers_read_ms
@@ -119,6 +121,7 @@ class PendingBefore:
                 "timers_read": self.timers_read,
                 "timers_read_ms": self.timers_read_ms,
                 "halves": self.halves,
+                "has_taken_notes": self.has_taken_notes,
             }
         ).encode()
 
@@ -130,6 +133,7 @@ class PendingBefore:
             timers_read=found["timers_read"],
             timers_read_ms=found["timers_read_ms"],
             halves=found["halves"],
+            has_taken_notes=found.get("has_taken_notes", True),
         )
 
 
@@ -150,6 +154,15 @@ class Waits:
 
     def __init__(self, message: DueMessage) -> None:
         self.message = message
+
+
+class Noted:
+    """RocketMQ has noted something about messages in flight."""
+
+    __slots__ = ("note",)
+
+    def __init__(self, note: Note) -> None:
+        self.note = note
 
 
 class WaitsForProducer:
@@ -197,7 +210,7 @@ class Resolved:
         self.resolution = resolution
 
 
-Change = Waits | WaitsForProducer | Released | Recalled | Resolved
+Change = Waits | Noted | WaitsForProducer | Released | Recalled | Resolved
 
 
 def may_change(request: DispatchRequest) -> bool:
@@ -277,8 +290,17 @@ def number_of(text: str | None) -> int | None:
     return int(text)
 
 
+def is_note(properties: Mapping[str, str]) -> bool:
+    """Return whether a timer with these properties is RocketMQ's own, about messages in flight."""
+    return properties.get(REAL_TOPIC, "").startswith(REVIVE_PREFIX)
+
+
 def _timer(request: DispatchRequest, read: ReadRecord) -> Iterator[Change]:
     properties = request.properties
+    if is_note(properties):
+        due_ms = number_of(properties.get(TIMER_OUT_MS)) or 0
+        yield Noted(Note(due_ms, request.physical_offset, request.queue_offset))
+        return
     due_ms = _time_of(properties.get(DELIVER_AT_MS), properties.get(TIMER_OUT_MS))
     recalled = properties.get(RECALLED_KEY)
     record = read(request.physical_offset) if recalled is not None or ROLL_TIMES in properties else None
@@ -399,9 +421,9 @@ class PendingMessages:
         for request in requests:
             if not may_change(request):
                 continue
-            is_over = self.before is not None and self.before.is_over(request)
+            is_over = self.before.is_over(request) if self.before is not None else is_note(request.properties)
             for change in changes_of(request, self._read):
-                if is_over and isinstance(change, Waits | WaitsForProducer):
+                if is_over and isinstance(change, Waits | Noted | WaitsForProducer):
                     continue
                 if len(batch) and _looks_at_rows(change):
                     self._write(batch, request.physical_offset)
@@ -428,11 +450,30 @@ class PendingMessages:
                 batch = self._engine.batch()
         for half in self._halves_below(before.halves):
             self._stage_resolved(batch, half.queue_offset, Resolution.ROLLED_BACK)
+        if before.has_taken_notes:
+            batch.delete_range(self._family, ALL_NOTES)
+        for note in self._notes_before(before.timers_read_ms):
+            if note.queue_offset < before.timers_read:
+                batch.delete(self._family, note.key)
         batch.put(self._family, PROGRESS_KEY, before.pack())
+        self._engine.write(batch)
+
+    def drop_notes(self) -> None:
+        """Delete the notes about messages in flight, and pass them over from now on."""
+        self.before = replace(self.before or PendingBefore(), has_taken_notes=True)
+        batch = self._engine.batch()
+        batch.delete_range(self._family, ALL_NOTES)
+        batch.put(self._family, PROGRESS_KEY, self.before.pack())
         self._engine.write(batch)
 
     def _halves_below(self, offset: int) -> Sequence[HalfMessage]:
         return [HalfMessage.parse(*row) for row in self._family.scan(KeyRange(ALL_HALVES.start, half_key(offset)))]
+
+    def _notes_before(self, due_ms: int) -> Sequence[Note]:
+        return [
+            Note.parse(*row)
+            for row in self._family.scan(KeyRange(ALL_NOTES.start, Note(due_ms, PhysicalOffset(0), QueueOffset(0)).key))
+        ]
 
     def _write(self, batch: WriteBatch, up_to: PhysicalOffset) -> None:
         batch.put(self._family, WATERMARK_KEY, pack_offset(up_to))
@@ -464,6 +505,8 @@ class PendingMessages:
             case Waits(message=message):
                 batch.put(self._family, message.key, message.row)
                 self.timer_changes += 1
+            case Noted(note=note):
+                batch.put(self._family, note.key, note.row)
             case WaitsForProducer():
                 self._stage_half(batch, change)
             case Released(message=message):
@@ -521,6 +564,10 @@ class PendingMessages:
     def waiting_messages(self) -> Iterator[DueMessage]:
         """Iterate over all delayed messages that wait, by their times."""
         return (DueMessage.parse(*row) for row in self._family.iterate(ALL_TIMERS))
+
+    def notes(self) -> Iterator[Note]:
+        """Iterate over RocketMQ's notes about messages in flight that it has not delivered to itself."""
+        return (Note.parse(*row) for row in self._family.iterate(ALL_NOTES))
 
     def first_due(self, start: DueMessage | None = None) -> DueMessage | None:
         """Return the delayed message that is due first, from `start` on; None when none waits."""

@@ -14,6 +14,8 @@ All rows are in one family (docs/formats/held-messages.md):
 | `c`, i64 check at (ms), i64 offset in  | i32 checks so far          | when its producer is asked; if it was resolved |
 | the half queue                         |                            | after a check, the row goes only then |
 | `r`, i64 offset in the half queue      | ASCII `C` or `R`           | it was committed or rolled back, not long ago |
+| `n`, i64 due (ms), i64 physical offset | i64 offset in the queue of | a note of RocketMQ about messages in flight |
+|                                        | timers                     | |
 | `p`                                    | JSON                       | what another broker has delivered of them |
 | `w`                                    | i64                        | all records below are in the rows above |
 
@@ -62,6 +64,7 @@ PROGRESS_KEY: Final = b"p"
 WATERMARK_KEY: Final = b"w"
 ALL_TIMERS: Final = KeyRange(b"t", b"u")
 ALL_HALVES: Final = KeyRange(b"h", b"i")
+ALL_NOTES: Final = KeyRange(b"n", b"o")
 EVERYTHING: Final = KeyRange(b"", b"x")
 
 _OFFSET: Final = Struct(">q")
@@ -106,6 +109,27 @@ class DueMessage(NamedTuple):
     def parse(cls, key: bytes, value: bytes) -> DueMessage:
         _, due_ms, at = _TIMER_KEY.unpack(key)
         return cls(due_ms, PhysicalOffset(at), *_TIMER.unpack(value))
+
+
+class Note(NamedTuple):
+    """A note of RocketMQ about messages in flight is a timer that RocketMQ delivers to itself."""
+
+    due_ms: int
+    physical_offset: PhysicalOffset
+    queue_offset: QueueOffset
+
+    @property
+    def key(self) -> bytes:
+        return _TIMER_KEY.pack(b"n", max(0, self.due_ms), self.physical_offset)
+
+    @property
+    def row(self) -> bytes:
+        return _OFFSET.pack(self.queue_offset)
+
+    @classmethod
+    def parse(cls, key: bytes, value: bytes) -> Note:
+        _, due_ms, at = _TIMER_KEY.unpack(key)
+        return cls(due_ms, PhysicalOffset(at), QueueOffset(*_OFFSET.unpack(value)))
 
 
 class HalfMessage(NamedTuple):

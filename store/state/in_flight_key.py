@@ -11,7 +11,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
-from quarry_mq.kv import KeyRange, KeyValueEngine
+from quarry_mq.kv import KeyRange, KeyValueEngine, WriteBatch
 from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.state.identity import INFLIGHT
 
@@ -20,6 +20,9 @@ INDEX_BEGIN: Final = b"\xff\xff"
 
 ROWS: Final = KeyRange(b"", INDEX_BEGIN)
 """The key range of the rows, without the index."""
+
+VALUE: Final = Struct(">qqqi")
+"""The numbers of a row's value: visible again at (ms), delivery id, lease ends at (ms), attempt."""
 
 _LENGTH: Final = Struct(">H")
 _POSITION: Final = Struct(">iq")
@@ -64,6 +67,13 @@ def index_key(key: bytes, value: bytes) -> bytes:
     at = len(key) - _POSITION.size
     (visible_at_ms,) = _TIME.unpack_from(value)
     return INDEX_BEGIN + key[:at] + _TIME.pack(visible_at_ms) + key[at:]
+
+
+def put_unleased(engine: KeyValueEngine, batch: WriteBatch, key: bytes, visible_at_ms: int) -> None:
+    """Add the row of a message that another broker delivered once, and that is to come again at this time."""
+    family, value = engine.family(INFLIGHT), VALUE.pack(visible_at_ms, 0, 0, 1)
+    batch.put(family, key, value)
+    batch.put(family, index_key(key, value), b"")
 
 
 def parse_key(key: bytes) -> tuple[str, QueueId, QueueOffset]:

@@ -43,6 +43,7 @@ from quarry_mq.store.state.identity import INFLIGHT
 from quarry_mq.store.state.in_flight_key import (
     INDEX_BEGIN,
     ROWS,
+    VALUE,
     group_of,
     index_key,
     pack_position,
@@ -57,11 +58,10 @@ log = structlog.get_logger(__name__)
 CHANGED_AT_ONCE: Final = 10_000
 ROWS_BY_KEY_MAX: Final = 64
 
-_VALUE: Final = Struct(">qqqi")
 _TIME: Final = Struct(">q")
 _TIME_AND_ID: Final = Struct(">qq")
 _ATTEMPT_ID_BEGIN: Final = b"\0"
-assert _VALUE.size == 28
+assert VALUE.size == 28
 
 
 class InFlight(NamedTuple):
@@ -75,13 +75,13 @@ class InFlight(NamedTuple):
     attempt_id: str = ""
 
     def encode(self) -> bytes:
-        value = _VALUE.pack(*self[:4]) + self.client_id.encode()
+        value = VALUE.pack(*self[:4]) + self.client_id.encode()
         return value + _ATTEMPT_ID_BEGIN + self.attempt_id.encode() if self.attempt_id else value
 
     @classmethod
     def decode(cls, value: bytes) -> InFlight:
-        client_id, _, attempt_id = value[_VALUE.size :].partition(_ATTEMPT_ID_BEGIN)
-        visible_at_ms, delivery_id, lease_until_ms, attempt = _VALUE.unpack_from(value)
+        client_id, _, attempt_id = value[VALUE.size :].partition(_ATTEMPT_ID_BEGIN)
+        visible_at_ms, delivery_id, lease_until_ms, attempt = VALUE.unpack_from(value)
         return cls(visible_at_ms, delivery_id, lease_until_ms, attempt, client_id.decode(), attempt_id.decode())
 
 
