@@ -844,6 +844,8 @@ public final class Scenarios {
         });
         consumer.start();
         until(() -> left.get() <= 0, 60, "left: " + left.get());
+        // RocketMQ 5 may lose one of a group's first positions if they arrive at the same moment; later ones are kept
+        consumer.getDefaultMQPushConsumerImpl().persistConsumerOffset();
         Thread.sleep(500);
         consumer.shutdown();
     }
