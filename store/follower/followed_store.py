@@ -30,6 +30,7 @@ from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.opening.open_store import OpenStore, RecoveredStore
 from quarry_mq.store.pending import PendingBefore, PendingMessages
 from quarry_mq.store.record import Blank
+from quarry_mq.store.recovery.recovery import bring_up_to
 from quarry_mq.store.retention import SegmentRemover
 from quarry_mq.store.scan import RecordBatch, found_in, pending_requests, scan_log
 from quarry_mq.store.state.deletions import Deletion, Deletions
@@ -181,8 +182,17 @@ class FollowedStore:
         return self._dispatched_up_to
 
     def settle(self, before: PendingBefore, now_ms: int) -> None:
-        """Drop the pending messages that the other broker has delivered by now; see `PendingMessages.settle`."""
+        """Drop the pending messages that the other broker has delivered by now; see `PendingMessages.settle`.
+
+        A broker that was killed may have forgotten some of its progress, and delivers these messages again. They are
+        made pending again from the log.
+        """
+        forgotten = self._pending.before is not None and before.is_earlier_than(self._pending.before)
+        if forgotten:
+            self._pending.delete_all()
         self._pending.settle(before, now_ms)
+        if forgotten:
+            bring_up_to(self._pending, self._segments, self._dispatched_up_to, lambda _: None)
 
     def take_topics(self, names: Collection[str], up_to: PhysicalOffset) -> None:
         """Leave out what the other broker has deleted: the messages below `up_to` of topics that are not in `names`.

@@ -112,6 +112,16 @@ class PendingBefore:
             return offset < self.timers_read and out_ms < self.timers_read_ms
         return topic == HALF_TOPIC and offset < self.halves
 
+    def is_earlier_than(self, other: PendingBefore) -> bool:
+        """Return whether something counts as pending here that is over in the other progress."""
+        return (
+            any(self.scheduled.get(number, 0) < offset for number, offset in other.scheduled.items())
+            or self.timers_read < other.timers_read
+            or self.timers_read_ms < other.timers_read_ms
+            or self.halves < other.halves
+            or self.has_taken_notes < other.has_taken_notes
+        )
+
     def pack(self) -> bytes:
         """Return JSON, to be stored in a row."""
         return json.dumps(

@@ -14,6 +14,8 @@ from quarry_mq.store.follower import FollowedStore, follow
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.opening.open_store import OpenStore, RecoveredStore, recover_store
+from quarry_mq.store.pending import PendingBefore
+from quarry_mq.store.pending.rows import TIMER_TOPIC
 from quarry_mq.store.settings import StoreSettings
 from tests.store.assembly import message
 from tests.store.test_deletions import light_message, opened, rows_of
@@ -113,4 +115,21 @@ def test_what_is_no_record_is_refused_by_name_and_never_dispatched(
     with pytest.raises(StoreDamaged, match="received at offset 0 is no record"):
         follower.commit()
     assert follower.dispatched_up_to == 0
+    primary.close()
+
+
+def test_what_the_other_broker_has_forgotten_is_pending_again(tmp_path: Path) -> None:
+    """A broker that is killed may go back in its progress, and delivers again what it had delivered."""
+    primary = opened(tmp_path / "primary")
+    primary.messages.append([message(TIMER_TOPIC, TIMER_OUT_MS="5000", UNIQ_KEY=f"{each}") for each in range(6)])
+    primary.messages.dispatch(primary.messages.flush())
+    follower = follow(recovered(tmp_path / "follower"))
+    push(primary, follower, primary.messages.appended_up_to, Random(3))
+    follower.commit()
+    waiting = []
+    for read in (1, 5, 2, 6, 0):
+        follower.settle(PendingBefore(timers_read=read, timers_read_ms=6_000), 10_000)
+        waiting.append(len(list(follower._pending.waiting_messages())))
+    assert waiting == [5, 1, 4, 0, 6]
+    follower.close()
     primary.close()
