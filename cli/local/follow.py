@@ -48,7 +48,7 @@ def follow(
         bool, typer.Option("--cut-over", help="Catch up, let the broker refuse messages, take over the rest, and end.")
     ] = False,
     user: Annotated[
-        str | None, typer.Option("--user", metavar="USER", help="User who signs the calls, if the broker uses ACL 1.0.")
+        str | None, typer.Option("--user", metavar="USER", help="User who signs the calls, if the broker has users.")
     ] = None,
     secret_file: Annotated[
         Path | None, typer.Option("--secret-file", metavar="FILE", help="File with the secret of the user.")

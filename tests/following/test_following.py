@@ -18,11 +18,13 @@ from quarry_mq.cli.following import connection, following
 from quarry_mq.cli.main import app
 from quarry_mq.protocol.remoting.ha import Push, PushMalformed, SlaveSide
 from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.message import PhysicalOffset, QueueId
+from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.opening.open_store import OpenStore
 from tests.e2e.broker import PROJECT, clean_environment, quarry, until
 from tests.e2e.conftest import StartBroker
 from tests.follower.test_followed_store import SEGMENT_SIZE, log_bytes, send_some
 from tests.following.fake_master import PUSH, FakeMaster, answer_of, pushed
+from tests.store.assembly import message
 from tests.store.test_deletions import opened, rows_of
 
 
@@ -163,6 +165,38 @@ def test_deleted_topics_stay_away_and_groups_miss_nothing(tmp_path: Path) -> Non
         found = CliRunner().invoke(app, ["verify", str(root)])
         assert found.exit_code == 0, found.output
     primary.close()
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+def test_a_topic_that_is_deleted_and_made_again_begins_again(tmp_path: Path, looks: int) -> None:
+    """The follower does not see that the topic was away: its queues that have new messages have only these."""
+    primary = opened(tmp_path / "primary")
+    bodies = {21: topics_body("orders", "rooms")}
+    with FakeMaster(
+        lambda start, stop: log_bytes(primary, start, stop), lambda: primary.messages.appended_up_to, bodies=bodies
+    ) as master:
+        primary.messages.append([message("orders", number, b"old") for number in (0, 0, 0, 1, 1, 2)])
+        if looks == 2:
+            assert run(master.port, tmp_path / "store").exit_code == 0
+        primary.messages.dispatch(primary.messages.flush())
+        primary.messages.delete_topic("orders")
+        primary.messages.append([message("orders", number, b"new") for number in (0, 0, 1)])
+        primary.messages.dispatch(primary.messages.flush())
+        assert run(master.port, tmp_path / "store").exit_code == 0
+    primary.close()
+    store = opened(tmp_path / "store")
+    assert {number: bodies_of(store, QueueId("orders", number)) for number in range(3)} == {
+        0: [b"new", b"new"],
+        1: [b"new"],
+        2: [b"old"],
+    }
+    store.close()
+    found = CliRunner().invoke(app, ["verify", str(tmp_path / "store")])
+    assert found.exit_code == 0, found.output
+
+
+def bodies_of(store: OpenStore, queue: QueueId) -> list[bytes]:
+    return [bytes(store.messages.read(each).body) for each in store.messages.entries(queue, QueueOffset(0), 100)]
 
 
 def test_a_cut_over_takes_all_that_the_master_has_when_it_refuses_messages(tmp_path: Path) -> None:
