@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -266,6 +267,38 @@ def test_a_broker_waits_for_the_cut_over_and_opens_nothing_before(tmp_path: Path
         broker.stop()
         broker.start()  # a service keeps the option
         broker.stop()
+    primary.close()
+
+
+def test_a_cut_over_that_is_killed_serves_nothing_and_is_repeated(tmp_path: Path, start_broker: StartBroker) -> None:
+    primary = opened(tmp_path / "primary")
+    for _ in range(8):
+        send_some(primary, Random(16))
+    end = primary.messages.appended_up_to
+    root = tmp_path / "store"
+    broker = start_broker(store=root, settings={"store.segment_size": SEGMENT_SIZE}, after_cut_over=True)
+    until(lambda: "waiting for the cut-over" in broker.words(), "the broker waits", timeout_s=60)
+    with FakeMaster(lambda start, stop: log_bytes(primary, start, stop), lambda: end) as master:
+        words = ["follow", f"127.0.0.1:{master.port}", "--store", str(root), "--cut-over"]
+        command = [sys.executable, "-m", "quarry_mq.cli.main", *words]
+        for delay_s in (0.0, 0.15, 0.22):
+            master.asked.clear()
+            follower = subprocess.Popen(command, cwd=PROJECT, env=clean_environment())
+            until(lambda: 25 in master.asked, "messages are refused", timeout_s=60)
+            time.sleep(delay_s)
+            follower.kill()
+            follower.wait()
+            if StorePaths(root).cut_over.exists():
+                break  # it was quicker
+            assert broker.get("/readyz")[0] == 503
+        else:
+            assert run(master.port, root, "--cut-over").exit_code == 0
+        assert broker.ready_or_ended() is None, broker.words()
+    broker.stop()
+    store = opened(root)
+    assert log_bytes(store, 0, end) == log_bytes(primary, 0, end)
+    assert rows_of(store) == rows_of(primary)
+    store.close()
     primary.close()
 
 
