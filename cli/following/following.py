@@ -185,6 +185,8 @@ class Following:
         try:
             if self._run(step) and self._last is not None:
                 self._keep(self._last)
+                # what the master has appended since is not missing
+                self.lag = Lag(self._store.dispatched_up_to, self._store.dispatched_up_to)
                 is_done = True
         finally:
             if step.began_s is not None and not is_done:

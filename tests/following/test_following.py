@@ -243,7 +243,7 @@ def test_what_the_master_appends_after_the_last_metadata_is_not_taken_over(tmp_p
         master.pushed_end = lambda: last if looks() else first
         found = run(master.port, tmp_path / "store", "--cut-over")
         assert found.exit_code == 0, found.output
-        assert json.loads(found.stdout)["logEnd"] == fitting
+        assert json.loads(found.stdout) == {"logBegin": 0, "logEnd": fitting, "behind": 0}
         assert looks() > 1
     primary.close()
 
