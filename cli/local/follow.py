@@ -118,8 +118,9 @@ def _opened(connect: Callable[[], Master], root: Path, report: ReportProgress, s
     with closing(connect()) as master:
         settings = StoreSettings(root=root, segment_size=master.segment_size)
         begin, kind = master.log_range().minimum, master.kind
-    disk.remove(StorePaths(root).cut_over)  # of a cut-over after which RocketMQ takes messages again
     recovered = recover_store(settings, disk=disk, clock=clock, report=report, followed=kind)
+    # of a cut-over after which RocketMQ takes messages again; a store that a broker serves is refused before
+    disk.remove(StorePaths(root).cut_over)
     store = follow_log(recovered, begin=begin, points=PointsOnRequest(disk, root, clock))
     return Following(
         store, connect, paths=StorePaths(root), disk=disk, clock=clock, show=partial(_show, report), stop=stop

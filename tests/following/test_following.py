@@ -264,7 +264,9 @@ def test_a_broker_waits_for_the_cut_over_and_opens_nothing_before(tmp_path: Path
         assert run(master.port, root, "--cut-over").exit_code == 0
         assert broker.ready_or_ended() is None, broker.words()
         assert "appended" not in broker.words()
+        assert run(master.port, root).exit_code == 2
         broker.stop()
+        assert run(master.port, root).exit_code == 2
         broker.start()  # a service keeps the option
         broker.stop()
     primary.close()
