@@ -120,6 +120,11 @@ class Master:
         return self._settings.get("enableControllerMode") == "true"
 
     @property
+    def has_notes_in_log(self) -> bool:
+        """Return whether the log says which messages are in flight."""
+        return self._settings.get("popConsumerKVServiceEnable") != "true"
+
+    @property
     def kind(self) -> StoreKind:
         """Return the kind of store, which says how the master numbers the messages of light queues."""
         is_rocksdb = self._settings.get("storeType", "").lower() == "defaultrocksdb"

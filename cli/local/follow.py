@@ -8,7 +8,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -30,6 +30,11 @@ from quarry_mq.store.fs import PosixCopyingDisk
 from quarry_mq.store.layout.paths import StorePaths
 from quarry_mq.store.opening.open_store import recover_store
 from quarry_mq.store.settings import StoreSettings
+
+NOT_IN_LOG: Final = (
+    "the broker does not note messages in flight in its log (popConsumerKVServiceEnable): before a cut-over "
+    "stop consumers that receive by gRPC or pop, and wait for their invisible times"
+)
 
 
 def follow(
@@ -118,6 +123,8 @@ def _opened(connect: Callable[[], Master], root: Path, report: ReportProgress, s
     with closing(connect()) as master:
         settings = StoreSettings(root=root, segment_size=master.segment_size)
         begin, kind = master.log_range().minimum, master.kind
+        if not master.has_notes_in_log:
+            say(NOT_IN_LOG, err=True)
     recovered = recover_store(settings, disk=disk, clock=clock, report=report, followed=kind)
     # of a cut-over after which RocketMQ takes messages again; a store that a broker serves is refused before
     disk.remove(StorePaths(root).cut_over)

@@ -422,6 +422,15 @@ def test_a_log_that_does_not_begin_at_zero_is_followed_from_where_it_begins(tmp_
     primary.close()
 
 
+def test_the_command_says_if_messages_in_flight_are_not_in_the_log(tmp_path: Path) -> None:
+    for value in ("false", "true"):
+        settings = {"popConsumerKVServiceEnable": value}
+        with FakeMaster(lambda *_: b"", lambda: 0, settings=settings) as master:
+            found = run(master.port, tmp_path / value)
+            assert found.exit_code == 0
+            assert ("does not note messages in flight in its log" in found.output) == (value == "true")
+
+
 def test_a_broker_that_cannot_be_followed_is_refused_with_the_reason(tmp_path: Path) -> None:
     for setting, value, why in (
         ("brokerRole", "SLAVE", "is a slave"),
