@@ -1,4 +1,4 @@
-"""What RocketMQ 5 had in flight comes again at Quarry when its invisible time is over, and nothing else does."""
+"""Messages that RocketMQ 5 had in flight come again at Quarry when their invisible time is over, and no others do."""
 
 from __future__ import annotations
 
