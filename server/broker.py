@@ -112,9 +112,7 @@ class Broker:
         self._edge = self._make_edge()
         self._handle_key = HandleKey(*store.identity.handle_key(store.messages.dispatched_up_to), self._native)
         self._commit = self._make_commit(health, threads)
-        self._copies = Copies(
-            self._commit.send, self._commit.send_durably, self._identity.store_host, self._metrics.pending
-        )
+        self._copies = Copies(self._commit, self._identity.store_host, self._metrics.pending)
         self._delivery = self._make_delivery(health)
         self._clients.on_lost(self._delivery.client_lost)
         self._clients.on_lost(self._delivery.end_waiting)

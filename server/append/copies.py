@@ -51,7 +51,13 @@ _NEEDED: Final = frozenset({DEAD_LETTER_TOPIC, DELIVER_AT_MS, DEQUEUED_MS, ROLL_
 _WHERE_IT_GOES: Final = frozenset({REAL_TOPIC, REAL_QUEUE})
 """Properties that are needed as long as the message is pending."""
 
-Send = Callable[[Sequence[Message], Stored], None]
+
+class Commit(Protocol):
+    """The part of the group commit that sends copies."""
+
+    def send(self, messages: Sequence[Message], stored: Stored) -> None: ...
+
+    def send_durably(self, messages: Sequence[Message], stored: Stored) -> None: ...
 
 
 def copy_of(
@@ -86,20 +92,19 @@ class CopyMetrics(Protocol):
 class Copies:
     """Sends copies of messages after making each of them fit into a record."""
 
-    def __init__(self, send: Send, send_durably: Send, store_host: Callable[[], Host], metrics: CopyMetrics) -> None:
-        self._send = send
-        self._send_durably = send_durably
+    def __init__(self, commit: Commit, store_host: Callable[[], Host], metrics: CopyMetrics) -> None:
+        self._commit = commit
         self.store_host: Final = store_host
         """Returns the broker's address, which each copy names as the place where it was stored."""
         self.metrics = metrics
 
     def send(self, messages: Sequence[Message], stored: Stored) -> None:
         """Send copies of messages that stay in the log until the copies are on the disk."""
-        self._send([self._fitted(message) for message in messages], stored)
+        self._commit.send([self._fitted(message) for message in messages], stored)
 
     def move(self, messages: Sequence[Message], stored: Stored) -> None:
         """Send copies that replace the originals for a group; `stored` is called when the copies are on the disk."""
-        self._send_durably([self._fitted(message) for message in messages], stored)
+        self._commit.send_durably([self._fitted(message) for message in messages], stored)
 
     def _fitted(self, message: Message) -> Message:
         properties, left_out = fitted(message.topic, message.properties)

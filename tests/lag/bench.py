@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import wait
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
 from prometheus_client.core import Metric
@@ -79,7 +80,9 @@ class Bench:
         self.timers = ManualTimers(self.clock)
         store, clock = self.store, self.clock
         self.writer = StateWriter(store.state_engine, self._pass.append, self.failures.append)
-        self._copies = Copies(self._send_back, self._send_back, lambda: HOST, PendingStats())
+        self._copies = Copies(
+            SimpleNamespace(send=self._send_back, send_durably=self._send_back), lambda: HOST, PendingStats()
+        )
         self.delivery = self._make_delivery()
         self.delays = DelayedDelivery(
             store.messages,

@@ -130,10 +130,13 @@ def test_what_is_sent_is_marked_as_copies_and_what_they_lack_is_told() -> None:
     sent: list[Message] = []
     metrics = PendingMetrics(CollectorRegistry())
 
-    def send(messages: Sequence[Message], _stored: Stored) -> None:
-        sent.extend(messages)
+    class Commit:
+        def send(self, messages: Sequence[Message], _stored: Stored) -> None:
+            sent.extend(messages)
 
-    copies = Copies(send, send, lambda: HOST, metrics)
+        send_durably = send
+
+    copies = Copies(Commit(), lambda: HOST, metrics)
     whole, large = message(a="b"), message(a="b", c="d" * 40_000)
     copies.send([whole, large], lambda *_: None)
     assert [type(each) for each in sent] == [MessageCopy, MessageCopy]
