@@ -101,7 +101,10 @@ class RoleFiles:
 
     def require_no_copy(self) -> None:
         """Raise StoreUnusable if the store is a copy: its log would part from the log of its primary unnoticed."""
-        role = self.load()
+        try:
+            role = self.load()
+        except OSError:  # the opening of the store names it
+            return
         if role is not None and not role.is_primary:
             raise StoreUnusable(
                 self._path,

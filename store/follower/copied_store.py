@@ -178,7 +178,7 @@ class CopiedStore:
             put_cursor(self._engine, batch, cursor)
             if is_outdated:
                 batch.put(self._meta, QUEUES_OUTDATED, b"")
-            self._engine.write(batch)
+            self._engine.write(batch, sync=True)  # the copy acknowledges it
         self._cursor = cursor
         if is_outdated:
             raise QueuesOutdated

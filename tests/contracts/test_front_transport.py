@@ -117,8 +117,10 @@ def test_a_tls_client_that_does_not_offer_h2_is_not_served(kind: FrontKind, tmp_
         try:
             reader, writer = await soon(asyncio.open_connection(host, int(port), ssl=context))
             writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
-            assert await soon(reader.read()) == b""
-            writer.close()
+            try:
+                assert await soon(reader.read()) == b""
+            finally:
+                writer.close()
         except (ssl.SSLError, ConnectionError):
             pass  # refused within the handshake: as good
         assert await ask(f"{host}:{port}", tls) == b"body"

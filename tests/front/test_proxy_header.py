@@ -181,6 +181,7 @@ async def serving(believed: str = "127.0.0.0/8", tls: Tls | None = None) -> Asyn
 async def balanced(address: str, header: bytes) -> AsyncIterator[str]:
     """A load balancer in front of an address, which begins each connection with the header."""
     host, _, port = address.rpartition(":")
+    connections: list[asyncio.Future[object]] = []
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -191,10 +192,11 @@ async def balanced(address: str, header: bytes) -> AsyncIterator[str]:
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         back_reader, back_writer = await asyncio.open_connection(host, int(port))
         back_writer.write(header)
-        await asyncio.gather(pump(reader, back_writer), pump(back_reader, writer))
+        connections.append(asyncio.gather(pump(reader, back_writer), pump(back_reader, writer)))
 
     async with await asyncio.start_server(forward, "127.0.0.1", 0) as server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    await asyncio.gather(*connections)  # else what is open when the loop ends is collected in another test
 
 
 async def ended(writer: asyncio.StreamWriter) -> None:

@@ -44,7 +44,10 @@ def demote(root: Path, role: Role) -> None:
     RoleFiles(PosixCopyingDisk(), root).save(replace(role, is_primary=False))
 
 
-def test_a_copy_that_died_is_promoted_with_all_that_it_acknowledged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_asked_before_its_start", [False, True])
+def test_a_copy_that_died_is_promoted_with_all_that_it_acknowledged(
+    tmp_path: Path, is_asked_before_its_start: bool
+) -> None:
     primary = Primary(tmp_path, Random(1), expires=False)
     fill(primary, 1)
     store, machine = primary.store, Machine(1)
@@ -64,7 +67,7 @@ def test_a_copy_that_died_is_promoted_with_all_that_it_acknowledged(tmp_path: Pa
         acked = sent()
     assert acked.flushed == acked.position == store.messages.appended_up_to
     machine.crash(power_loss=True)
-    assert machine.start(is_promoted=True).close_for_promotion() == acked.flushed
+    assert machine.start(is_promoted=is_asked_before_its_start).close_for_promotion() == acked.flushed
     store.close()
 
 
