@@ -29,6 +29,8 @@ ACKNOWLEDGED_TOGETHER: Final = "bAck"
 VISIBLE_MAX_MS: Final = 2**53
 """The last time at which a message becomes visible, whatever a note says."""
 QUEUES_MAX: Final = 2**31
+COUNT_MAX: Final = 127
+"""Messages of one delivery: RocketMQ counts them in a byte."""
 
 
 class Note(NamedTuple):
@@ -81,5 +83,5 @@ def unacknowledged(notes: Iterable[Note]) -> Iterator[Unacknowledged]:
 
 def _offsets(body: dict[str, Any]) -> set[int]:
     first, bits = int(body["so"]), int(body.get("bm", 0))
-    distances = body.get("d") or range(int(body["n"]))
+    distances = body.get("d") or range(min(int(body["n"]), COUNT_MAX))
     return {first + int(distance) for at, distance in enumerate(distances) if not bits >> at & 1}
