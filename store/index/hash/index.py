@@ -181,8 +181,12 @@ class HashIndex:
             self._load()
 
     def keep_until(self, end_ms: int) -> None:
-        """Keep only files that end at or before a store time, as RocketMQ does after its crash."""
-        self._remove(each.name for each in self.files if each.header.end_ms > end_ms)
+        """Keep only full files that end at or before a store time, as RocketMQ does after its crash.
+
+        A file that was being filled may end in the same millisecond as the last full one, and be torn.
+        """
+        whole = {each.name for each in self._full if each.header.end_ms <= end_ms}
+        self._remove(each.name for each in self.files if each.name not in whole)
 
     def expire(self, minimum: PhysicalOffset) -> int:
         """Remove full files whose records all lie below an offset; return how many were removed. Raises OSError."""
