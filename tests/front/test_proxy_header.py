@@ -181,7 +181,7 @@ async def serving(believed: str = "127.0.0.0/8", tls: Tls | None = None) -> Asyn
 async def balanced(address: str, header: bytes) -> AsyncIterator[str]:
     """A load balancer in front of an address, which begins each connection with the header."""
     host, _, port = address.rpartition(":")
-    connections: list[asyncio.Future[object]] = []
+    connections: list[asyncio.Future[tuple[None, None]]] = []
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
