@@ -171,7 +171,7 @@ async def _run(
         http = await running.enter_async_context(process.observed(supervisor))
         threads = LoopThreads(FLUSH_THREADS, "flush")
         running.callback(threads.close)
-        if after_cut_over and not await _cut_over(settings, stop):
+        if after_cut_over and not await _waited_for_cut_over(settings, stop):
             log.info("stopped before the store was open", seconds=round(stop.seconds, 3))
             return 0
         replication = Replication.of(settings, disk=PosixCopyingDisk(), clock=process.clock, health=health)
@@ -217,7 +217,7 @@ def _listen_to_signals(stop: Stop) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.told, number.name)
 
 
-async def _cut_over(settings: BrokerSettings, stop: Stop) -> bool:
+async def _waited_for_cut_over(settings: BrokerSettings, stop: Stop) -> bool:
     """Wait for the end of a cut-over without opening anything; return False if a stop was asked for before."""
     disk, file = PosixDisk(), StorePaths(settings.store.directory).cut_over
     stop.step("waiting for the cut-over")

@@ -237,6 +237,17 @@ class _Waiting(NamedTuple):
     appended_s: float
 
 
+def _end_of(appended: Sequence[Appended]) -> PhysicalOffset:
+    return PhysicalOffset(appended[-1].physical_offset + appended[-1].size)
+
+
+def _tell_up_to(waiting: deque[_Waiting], end: PhysicalOffset) -> None:
+    """Call back the sends whose records end at or below an offset, and take them out of the queue."""
+    while waiting and waiting[0].end <= end:
+        each = waiting.popleft()
+        _tell(each.stored, each.appended, None)
+
+
 class GroupCommit:
     """Groups sends into appends and flushes; it is the only caller of the store's `append` and `dispatch`.
 
@@ -321,8 +332,7 @@ class GroupCommit:
 
     def _when_flushed(self, stored: Stored, appended: Sequence[Appended], error: Exception | None) -> None:
         """Call `stored` when what was appended is on the disk."""
-        end = PhysicalOffset(appended[-1].physical_offset + appended[-1].size) if appended else PhysicalOffset(0)
-        if error is not None or end <= self._store.flushed_up_to:
+        if error is not None or (end := _end_of(appended)) <= self._store.flushed_up_to:
             stored(appended, error)
         else:
             self._unflushed.append(_Waiting(end, appended, stored, self._appended_s))
@@ -423,12 +433,10 @@ class GroupCommit:
                 self._await_durable(send, appended)
 
     def _await_durable(self, send: _Send[MessageT], appended: Sequence[Appended]) -> None:
-        last = appended[-1]
         if not self._unflushed_sends:
             self._unflushed_since_s = self._appended_s
         self._unflushed_sends += send.sends
-        end = PhysicalOffset(last.physical_offset + last.size)
-        self._waiting.append(_Waiting(end, appended, send.stored, self._appended_s))
+        self._waiting.append(_Waiting(_end_of(appended), appended, send.stored, self._appended_s))
 
     def _go_on(self) -> None:
         if self._durability is Durability.ASYNC:
@@ -442,9 +450,7 @@ class GroupCommit:
             while True:
                 if self._store.flushed_up_to < self._store.appended_up_to:
                     await self._flush_once()
-                while self._unflushed and self._unflushed[0].end <= self._store.flushed_up_to:
-                    each = self._unflushed.popleft()
-                    _tell(each.stored, each.appended, None)
+                _tell_up_to(self._unflushed, self._store.flushed_up_to)
                 if self._durability is Durability.SYNC:
                     self._make_visible(self._store.flushed_up_to)
                     self._append_batch()
@@ -522,9 +528,7 @@ class GroupCommit:
         stages.wake.add(woken_s - dispatched_s)
         if self._durability is Durability.SYNC:
             stages.flush.add(durable_s - waiting[0].appended_s)
-        while waiting and waiting[0].end <= up_to:
-            each = waiting.popleft()
-            _tell(each.stored, each.appended, None)
+        _tell_up_to(waiting, up_to)
         stages.answer.add(self._clock.monotonic_s() - woken_s)
 
     def _fail(self, error: Exception, sends: Sequence[_Send[MessageT]]) -> None:

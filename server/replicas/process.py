@@ -125,7 +125,7 @@ class Replication:
     def _follow(self, stop: Event, report: ReportProgress) -> bool:
         role = self._present_role()
         if role.is_primary:
-            self._files.done_all()  # those of before a promotion, if the process died right after it
+            self._files.drop_requests()  # those of before a promotion, if the process died right after it
             return True
         self._replica = replica = Replica(
             replace(self._settings.for_store(), has_copies=False, member=None),
@@ -170,6 +170,7 @@ class Replication:
         now_s, state = self._clock.monotonic_s(), f"{status.is_connected} {status.problem}"
         if status.is_connected and not self._is_announced:
             self._is_announced = True
+            # for a terminal, like "Quarry is ready." of a primary
             print(f"Quarry copies {status.primary}.", flush=True)  # noqa: T201
         if state != self._shown or now_s - self._shown_s >= SHOWN_EVERY_S:
             self._shown, self._shown_s = state, now_s

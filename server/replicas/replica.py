@@ -250,7 +250,7 @@ class Replica:
             self._store = None
         self.role = self.role.promoted(self.role.term + 1, end)
         self._files.save(self.role)
-        self._files.done_all()
+        self._files.drop_requests()
         log.warning(
             "this copy is the primary now",
             term=self.role.term,

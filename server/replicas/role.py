@@ -135,7 +135,7 @@ class RoleFiles:
         """Return whether there is such a file."""
         return self.disk.exists(self._directory / what)
 
-    def done_all(self) -> None:
+    def drop_requests(self) -> None:
         """Remove the requests of operators: a primary has none."""
         self.done("promote")
         self.done("seed")

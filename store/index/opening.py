@@ -113,8 +113,11 @@ def open_indexes(
     return KeyIndexes(tuple(found), hash_files, tiered)
 
 
-def make_indexes_again(identity: StoreIdentity, *, above: PhysicalOffset) -> None:
-    """Let the next opening begin those indexes again that have records at or above an offset where the log is cut."""
+def rebuild_indexes_later(identity: StoreIdentity, *, above: PhysicalOffset) -> None:
+    """Let the next opening rebuild those indexes that have records at or above an offset where the log is cut.
+
+    A row that is missing would not do: files in RocketMQ's format are taken as they are then.
+    """
     for row in (HASH_ROW, TIERED_ROW):
         stored = identity.index_row(row)
         if stored is not None and (state := IndexState.unpack(stored)).up_to > above:

@@ -34,7 +34,7 @@ from quarry_mq.store.consumequeue.queue_offsets import LightFloor, QueueOffsets
 from quarry_mq.store.engines import RocksStoreEngines, StoreEngines
 from quarry_mq.store.errors import StoreLocked, StoreUnusable
 from quarry_mq.store.fs import Disk, DiskLock
-from quarry_mq.store.index.opening import IndexedLog, make_indexes_again, open_indexes
+from quarry_mq.store.index.opening import IndexedLog, open_indexes, rebuild_indexes_later
 from quarry_mq.store.layout.kind import FoundStore, StoreKind, inspect_store
 from quarry_mq.store.layout.paths import PHYSICAL_OFFSET_MAXIMUM, StorePaths, segment_name
 from quarry_mq.store.layout.queue_phase import QueuePhase
@@ -409,7 +409,7 @@ class _Opening:
             end = copied.parts_at
             # what rests on the records that go, until the rows of the primary replace it: positions, and the indexes
             identity.seen_up_to = PhysicalOffset(PHYSICAL_OFFSET_MAXIMUM)
-            make_indexes_again(identity, above=end)
+            rebuild_indexes_later(identity, above=end)
         elif cursor.run != NO_CURSOR.run and cursor.position >= 0 and not copied.is_promoted:
             end = cursor.position
         else:

@@ -110,7 +110,7 @@ def come_back(machine: Machine, chance: Random) -> Broker:
 
 
 def live_on(machine: Machine, broker: Broker, chance: Random) -> Broker:
-    """What a crash has left alone may come to light when new records and offsets take the place of lost ones."""
+    """New records and offsets take the place of lost ones, and show what the crash has left of these."""
     for _ in range(chance.randrange(1, 6)):
         match chance.randrange(5):
             case 0:

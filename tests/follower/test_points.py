@@ -49,12 +49,18 @@ def points_in(root: Path) -> list[Path]:
     return [path for path in StorePaths(root).backup_points.iterdir() if path.name not in {"follower", "wanted"}]
 
 
-def test_a_store_is_verified_while_it_grows_and_expires(tmp_path: Path, primary: OpenStore) -> None:
-    root, chance = tmp_path / "follower", Random(5)
+def filled(root: Path, primary: OpenStore, chance: Random) -> FollowedStore:
+    """A store that has all of the primary."""
     store = followed(root)
     send_some(primary, chance)
     push(primary, store, primary.messages.appended_up_to, chance)
     store.commit()
+    return store
+
+
+def test_a_store_is_verified_while_it_grows_and_expires(tmp_path: Path, primary: OpenStore) -> None:
+    root, chance = tmp_path / "follower", Random(5)
+    store = filled(root, primary, chance)
     ends: list[int] = []
 
     def step() -> None:
@@ -80,11 +86,8 @@ def test_a_store_is_verified_while_it_grows_and_expires(tmp_path: Path, primary:
 
 
 def test_damage_below_the_point_is_found(tmp_path: Path, primary: OpenStore) -> None:
-    root, chance = tmp_path / "follower", Random(6)
-    store = followed(root)
-    send_some(primary, chance)
-    push(primary, store, primary.messages.appended_up_to, chance)
-    store.commit()
+    root = tmp_path / "follower"
+    store = filled(root, primary, Random(6))
     (segment,) = (path for path in StorePaths(root).commit_log.iterdir() if path.is_file())
     with segment.open("r+b") as file:
         file.seek(200)

@@ -278,6 +278,19 @@ def require_equal(primary: OpenStore, promoted: OpenStore) -> None:
     assert {key: (rows[key], expected[key]) for key in rows if rows[key] != expected[key]} == {}
 
 
+def require_equal_at_the_end(primary: Primary, copy: Copy) -> None:
+    """Let the copy have everything, promote it, compare both, and close them."""
+    primary.store.messages.dispatch(primary.store.messages.flush())
+    for _ in range(3):
+        copy.send()
+    promoted = copy.promoted()
+    try:
+        require_equal(primary.store, promoted)
+    finally:
+        promoted.close()
+        primary.store.close()
+
+
 def test_a_store_that_was_in_use_before_gives_its_first_copy_all_rows(tmp_path: Path) -> None:
     root = tmp_path / "primary"
     primary = Primary(root, Random(2), store_settings=settings(root, has_copies=False))
@@ -340,6 +353,7 @@ def test_what_is_lost_is_at_most_the_lag_that_was_shown(tmp_path: Path, seed: in
         written()
         rows[log.cursor.number] = state_of(store)
 
+    # after each batch, under the engine's lock: no other place sees the rows of exactly one change
     log.written = note_rows  # type: ignore[method-assign]
     copy = Copy(tmp_path / "copy", primary)
     status, lag = ReplicaStatus(name="b"), Lag(ManualClock())

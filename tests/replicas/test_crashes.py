@@ -25,7 +25,15 @@ from tests.faults.engines import MachineEngines
 from tests.faults.kernel import Kernel
 from tests.faults.machine import crash
 from tests.follower.test_followed_store import log_bytes
-from tests.replicas.test_copies import KEPT, SEGMENT_SIZE, Copy, Primary, require_equal, state_of_log
+from tests.replicas.test_copies import (
+    KEPT,
+    SEGMENT_SIZE,
+    Copy,
+    Primary,
+    require_equal,
+    require_equal_at_the_end,
+    state_of_log,
+)
 
 
 @dataclass
@@ -182,10 +190,4 @@ def test_a_primary_that_crashes_and_its_copy_become_equal_again(tmp_path: Path, 
         kernel.crash_at = None
         primary.open()
         copy.connect()
-    primary.store.messages.dispatch(primary.store.messages.flush())
-    for _ in range(3):
-        copy.send()
-    promoted = copy.promoted()
-    require_equal(primary.store, promoted)
-    promoted.close()
-    primary.store.close()
+    require_equal_at_the_end(primary, copy)

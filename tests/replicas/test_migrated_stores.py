@@ -17,7 +17,7 @@ from quarry_mq.store.tools.queue_migration import Orders, Target
 from quarry_mq.store.tools.queue_migration import migrate as quarry_migrate
 from tests.conftest import GoldenStore
 from tests.migration.walking import advance, remove_files, roll_back
-from tests.replicas.test_copies import SEEDS, Copy, Primary, require_equal, settings
+from tests.replicas.test_copies import SEEDS, Copy, Primary, require_equal_at_the_end, settings
 
 TO_FILES: Final = Orders(target=Target.FILE, asked_by="test")
 
@@ -59,15 +59,7 @@ def test_a_copy_equals_a_primary_whose_queues_were_in_files(tmp_path: Path, seed
             copy.send(commits=chance.random() < 0.7)
         if chance.random() < 0.05:
             copy.restart()
-    primary.store.messages.dispatch(primary.store.messages.flush())
-    for _ in range(3):
-        copy.send()
-    promoted = copy.promoted()
-    try:
-        require_equal(primary.store, promoted)
-    finally:
-        promoted.close()
-        primary.store.close()
+    require_equal_at_the_end(primary, copy)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -90,13 +82,7 @@ def test_a_copy_equals_a_primary_that_began_as_a_store_of_rocketmq(
             copy.send()
         if chance.random() < 0.05:
             copy.restart()
-    primary.store.messages.dispatch(primary.store.messages.flush())
-    for _ in range(3):
-        copy.send()
-    promoted = copy.promoted()
-    require_equal(primary.store, promoted)
-    promoted.close()
-    primary.store.close()
+    require_equal_at_the_end(primary, copy)
 
 
 def test_a_store_with_queues_in_files_is_no_copy(tmp_path: Path) -> None:

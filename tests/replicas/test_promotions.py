@@ -39,6 +39,15 @@ def fill(primary: Primary, end: int) -> None:
     primary.store.messages.dispatch(primary.store.messages.flush())
 
 
+def copied(folder: Path, steps: int) -> Follower:
+    """A copy in `b` of a primary in `a` that has lived; both have ended."""
+    with closing(Shard(folder / "a")) as a:
+        a.live(steps)
+        with closing(Follower(folder / "b", a.address)) as b:
+            until(a.has_all, "b has all")
+    return b
+
+
 def demote(root: Path, role: Role) -> None:
     """Let an old primary begin as a copy, as it does when it hears of the new one."""
     RoleFiles(PosixCopyingDisk(), root).save(replace(role, is_primary=False))
@@ -73,15 +82,11 @@ def test_a_copy_that_died_is_promoted_with_all_that_it_acknowledged(
 
 def test_a_copy_that_was_emptied_is_not_promoted(tmp_path: Path) -> None:
     """The machine died while the copy was emptied. As the primary it would empty all others."""
-    with closing(Shard(tmp_path / "a")) as a:
-        a.live(30)
-        with closing(Follower(tmp_path / "b", a.address)) as b:
-            until(a.has_all, "b has all")
-    b.files.ask("emptying")
+    copied(tmp_path, 30).files.ask("emptying")
     rmtree(tmp_path / "b" / "quarry")
     refused = CliRunner().invoke(app, ["replica", "promote", "--store", str(tmp_path / "b"), "--yes"])
     assert refused.exit_code == 2
-    b.files.ask("promote")
+    RoleFiles(PosixCopyingDisk(), tmp_path / "b").ask("promote")
     with closing(Follower(tmp_path / "b", NOBODY)) as b:
         until(lambda: bool(b.said), "b looks for a primary")
     assert not b.is_promoted
@@ -90,11 +95,7 @@ def test_a_copy_that_was_emptied_is_not_promoted(tmp_path: Path) -> None:
 
 def test_requests_end_with_a_promotion(tmp_path: Path) -> None:
     """A copy that was to be seeded again is promoted: later, as an old primary, it must not be emptied."""
-    with closing(Shard(tmp_path / "a")) as a:
-        a.live(10)
-        with closing(Follower(tmp_path / "b", a.address)) as b:
-            until(a.has_all, "b has all")
-    b.files.ask("seed")
+    copied(tmp_path, 10).files.ask("seed")
     with closing(Follower(tmp_path / "b", NOBODY)) as b:
         until(lambda: bool(b.said), "b looks for a primary")
         b.promoted()

@@ -193,7 +193,7 @@ class RocksConsumeQueues:
     def _end_for(
         self, queue: QueueId, known: CachedBounds, offset: QueueOffset, at: PhysicalOffset
     ) -> QueueOffset | None:
-        if known.maximum < offset:
+        if known.maximum < offset:  # as in `reserve`: the max offset is about to jump over what a crash may have left
             self._remove_lost_entries(known, offset)
         return end_of_stored(self, queue, offset, at, maximum=known.maximum, last_physical=known.last_physical)
 
