@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import hmac
+import json
 import socket
 import socketserver
 import ssl
@@ -149,8 +150,12 @@ def _application(registry: CollectorRegistry, health: HealthState, metrics_token
             case "/readyz":
                 now = health.look()
                 return answer(_status(now.is_ready), without_places(now.readiness))
+            case "/replica":
+                now = health.look()
+                document = {"role": "primary", **now.replica, "state": without_places(now.readiness)}
+                return answer(_status(now.is_ready_as_replica), json.dumps(document))
             case _:
-                return answer(HTTPStatus.NOT_FOUND, "there are /metrics, /healthz and /readyz")
+                return answer(HTTPStatus.NOT_FOUND, "there are /metrics, /healthz, /readyz and /replica")
 
     return serve
 
