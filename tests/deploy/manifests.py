@@ -39,9 +39,18 @@ class Manifests:
         return found
 
     @property
+    def shards(self) -> Object:
+        """The stateful set of the shards, which is the first one: their copies have another one."""
+        return self.all("StatefulSet")[0]
+
+    @property
+    def has_copies(self) -> bool:
+        return len(self.all("StatefulSet")) > 1
+
+    @property
     def pod(self) -> Object:
         """The broker's pod, as its template says."""
-        template: Object = self.only("StatefulSet")["spec"]["template"]
+        template: Object = self.shards["spec"]["template"]
         return template
 
     @property
@@ -51,8 +60,7 @@ class Manifests:
 
     @property
     def pod_names(self) -> list[str]:
-        stateful_set = self.only("StatefulSet")
-        return [f"{stateful_set['metadata']['name']}-{index}" for index in range(stateful_set["spec"]["replicas"])]
+        return pod_names(self.shards)
 
     @property
     def ports(self) -> dict[str, int]:
@@ -86,7 +94,8 @@ class Manifests:
 
     def pod_templates(self) -> Iterator[Object]:
         """Return the templates of everything that makes pods."""
-        yield self.pod
+        for each in self.all("StatefulSet"):
+            yield each["spec"]["template"]
         for each in self.all("CronJob"):
             yield each["spec"]["jobTemplate"]["spec"]["template"]
 
@@ -101,6 +110,10 @@ class Manifests:
 @cache
 def manifests(variant: str) -> Manifests:
     return Manifests((DEPLOY / "kubernetes" / f"{variant}.yaml").read_text(encoding="utf-8"))
+
+
+def pod_names(stateful_set: Object) -> list[str]:
+    return [f"{stateful_set['metadata']['name']}-{index}" for index in range(stateful_set["spec"]["replicas"])]
 
 
 def mount_of(container: Object, path: str) -> Object:

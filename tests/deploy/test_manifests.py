@@ -5,6 +5,7 @@ They are what the chart made of each variant; that they still are, `test_chart.p
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
@@ -19,10 +20,12 @@ from quarry_mq.server.addresses import split_address
 from quarry_mq.server.process.stop import StopTimes
 from quarry_mq.server.settings.broker_settings import BrokerSettings, load_settings
 from tests.commands import root
-from tests.deploy.manifests import DEPLOY, ROOT, VARIANTS, Manifests, manifests, mount_of, selects
+from tests.deploy.manifests import DEPLOY, ROOT, VARIANTS, Manifests, manifests, mount_of, pod_names, selects
 
 POD_LABEL = "statefulset.kubernetes.io/pod-name"
-NOT_OF_KUBERNETES = {"Certificate", "ServiceMonitor"}
+INDEX_LABEL = "apps.kubernetes.io/pod-index"
+ROLE_LABEL = "mq.quarry.io/role"
+NOT_OF_KUBERNETES = {"Certificate", "ServiceMonitor", "ShardSet"}
 DOCKERFILE = (DEPLOY / "image" / "Dockerfile").read_text()
 
 
@@ -92,6 +95,7 @@ def test_ports_are_those_that_the_settings_open(
 ) -> None:
     network = loaded(these, 0, tmp_path, monkeypatch).network
     opened = {"grpc": network.listen, "admin": network.admin, "http": network.http, "grpc-tls": network.tls_listen}
+    opened["replication"] = network.replication if these.has_copies else None
     for name, address in opened.items():
         host, port = split_address(address) if address else ("127.0.0.1", 0)
         assert these.ports.get(name) == (port if host == "0.0.0.0" else None), name
@@ -112,32 +116,44 @@ def test_every_named_port_is_one_of_the_pods(these: Manifests) -> None:
 
 
 def pod_label(service: dict[str, Any]) -> dict[str, str]:
-    """The label by which a Service chooses one pod, if it does."""
-    return {name: pod for name, pod in service["spec"]["selector"].items() if name == POD_LABEL}
+    """The labels by which a Service chooses one pod, if it does. Its template does not have them."""
+    labels = (POD_LABEL, INDEX_LABEL, ROLE_LABEL)
+    return {name: value for name, value in service["spec"]["selector"].items() if name in labels}
+
+
+def chosen(these: Manifests, service: dict[str, Any]) -> str:
+    """The pod that a Service chooses; with copies that of the shard, as long as nothing was promoted."""
+    selector = service["spec"]["selector"]
+    return str(selector[POD_LABEL] if POD_LABEL in selector else these.pod_names[int(selector[INDEX_LABEL])])
 
 
 def reached(these: Manifests, address: str) -> str:
     """The pod that a client reaches by an advertised address, as DNS and Kubernetes lead it there, or "" for none."""
     host, port = split_address(address)
-    headless = these.only("StatefulSet")["spec"]["serviceName"]
+    headless = these.shards["spec"]["serviceName"]
     service_ports = these.named("Service", headless)["spec"]["ports"]
     for pod in these.pod_names:
         if host == f"{pod}.{headless}.quarry.svc.cluster.local" and port in (each["port"] for each in service_ports):
             return pod
+    for service in these.all("Service"):
+        is_port = port in (each["port"] for each in service["spec"]["ports"])
+        if INDEX_LABEL in pod_label(service) and host == f"{service['metadata']['name']}.quarry.svc.cluster.local":
+            assert is_port
+            return chosen(these, service)
     for ingress in these.all("Ingress"):
         for rule in ingress["spec"]["rules"]:
             if rule["host"] == host and port == 443:
                 backend = rule["http"]["paths"][0]["backend"]["service"]
                 service = these.named("Service", backend["name"])
                 assert backend["port"]["name"] in (each["name"] for each in service["spec"]["ports"])
-                return str(service["spec"]["selector"][POD_LABEL])
+                return chosen(these, service)
     for service in these.all("Service"):
         spec, annotations = service["spec"], service["metadata"].get("annotations", {})
         for each in spec["ports"]:
             is_port = spec["type"] == "NodePort" and each["nodePort"] == port if spec.get("type") else False
             is_name = host in annotations.values() and spec["type"] == "LoadBalancer" and each["port"] == port
             if is_port or is_name:
-                return str(spec["selector"][POD_LABEL])
+                return chosen(these, service)
     return ""
 
 
@@ -161,7 +177,8 @@ def test_clients_with_tls_are_led_to_a_port_that_speaks_it(
     network = loaded(these, 0, tmp_path, monkeypatch).network
     outside = [each for each in these.all("Service") if pod_label(each)]
     target = "grpc" if network.tls_listen is None else "grpc-tls"
-    assert {port["targetPort"] for service in outside for port in service["spec"]["ports"]} <= {target}
+    targets = {port["targetPort"] for service in outside for port in service["spec"]["ports"]}
+    assert targets <= ({target, "admin"} if these.has_copies else {target})
     assert (network.tls_listen is None) == (network.tls_advertise is None)
 
 
@@ -189,7 +206,8 @@ def test_no_probe_waits_for_a_recovery_but_readiness(these: Manifests) -> None:
     broker = these.broker
     assert broker["startupProbe"]["httpGet"]["path"] == "/healthz"
     assert broker["livenessProbe"]["httpGet"]["path"] == "/healthz"
-    assert broker["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    # a copy that follows is ready, too: an update waits for it
+    assert broker["readinessProbe"]["httpGet"]["path"] == ("/replica" if these.has_copies else "/readyz")
 
 
 def volume(pod: dict[str, Any], name: str) -> dict[str, Any]:
@@ -199,10 +217,11 @@ def volume(pod: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def test_what_is_mounted_is_there_and_nothing_is_there_for_nobody(these: Manifests) -> None:
-    claimed = {each["metadata"]["name"] for each in these.only("StatefulSet")["spec"]["volumeClaimTemplates"]}
+    claimed = {each["metadata"]["name"] for each in these.shards["spec"]["volumeClaimTemplates"]}
     for template in these.pod_templates():
         pod = template["spec"]
-        there = {each["name"] for each in pod["volumes"]} | (claimed if template is these.pod else set())
+        is_broker = template["metadata"]["labels"]["app.kubernetes.io/component"] == "broker"
+        there = {each["name"] for each in pod["volumes"]} | (claimed if is_broker else set())
         containers = [*pod.get("initContainers", ()), *pod["containers"]]
         assert {each["name"] for one in containers for each in one["volumeMounts"]} == there
 
@@ -211,7 +230,7 @@ def test_the_store_lies_on_the_volume_of_its_shard_and_is_looked_at_before(
     these: Manifests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """rocketmq-docker#115: a volume that was mounted elsewhere, and the data gone with the pod."""
-    (claim,) = these.only("StatefulSet")["spec"]["volumeClaimTemplates"]
+    (claim,) = these.shards["spec"]["volumeClaimTemplates"]
     directory = loaded(these, 0, tmp_path, monkeypatch).store.directory
     mount = mount_of(these.broker, str(directory))
     assert mount["name"] == claim["metadata"]["name"]
@@ -219,7 +238,7 @@ def test_the_store_lies_on_the_volume_of_its_shard_and_is_looked_at_before(
     (prepare,) = these.pod["spec"]["initContainers"]
     assert prepare["command"][:3] == ["python", "/opt/quarry/prepare.py", mount["mountPath"]]
     assert mount in prepare["volumeMounts"]
-    assert these.only("StatefulSet")["spec"]["persistentVolumeClaimRetentionPolicy"] == {
+    assert these.shards["spec"]["persistentVolumeClaimRetentionPolicy"] == {
         "whenDeleted": "Retain",
         "whenScaled": "Retain",
     }
@@ -315,7 +334,7 @@ def test_a_backup_runs_beside_its_broker_on_the_same_volume() -> None:
         chosen = affinity["labelSelector"]["matchLabels"]
         assert chosen[POD_LABEL] == pod
         assert selects(chosen, these.pod, **{POD_LABEL: pod})
-        assert not selects(these.only("StatefulSet")["spec"]["selector"]["matchLabels"], template)
+        assert not selects(these.shards["spec"]["selector"]["matchLabels"], template)
 
         _, options = parsed(steps["backup"]["args"])
         assert reached(these, options["admin"]) == pod
@@ -347,7 +366,7 @@ def test_whoever_may_call_the_admin_port_is_of_this_release(these: Manifests) ->
 
 
 def test_one_pod_goes_at_a_time_and_they_lie_apart(these: Manifests) -> None:
-    pods = these.only("StatefulSet")["spec"]["template"]
+    pods = these.shards["spec"]["template"]
     budget = these.only("PodDisruptionBudget")["spec"]
     assert budget["maxUnavailable"] == 1
     assert selects(budget["selector"]["matchLabels"], pods)
@@ -380,3 +399,33 @@ def test_a_monitor_finds_the_metrics_once_for_each_pod() -> None:
     assert these.broker["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
     # Prometheus' rules expect that the job is called so
     assert these.named("Service", "quarry-headless")["metadata"]["labels"][spec["jobLabel"]] == "quarry"
+
+
+def test_each_copy_knows_its_shard_and_lies_on_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    these = manifests("warm-copies")
+    shards, copies = these.all("StatefulSet")
+    headless = these.named("Service", shards["spec"]["serviceName"])
+    replication = next(each["port"] for each in headless["spec"]["ports"] if each["name"] == "replication")
+    for index, pair in enumerate(zip(pod_names(shards), pod_names(copies), strict=True)):
+        environment = these.environment(index)
+        peers = dict(each.split("=") for each in json.loads(environment["QUARRY_REPLICATION_PEERS"]))
+        name = headless["metadata"]["name"]
+        assert peers == {pod: f"{pod}.{name}.quarry.svc.cluster.local:{replication}" for pod in pair}
+        assert environment["QUARRY_REPLICATION_REPLICA"] == pair[0] == min(pair), "a new shard is first served there"
+        assert loaded(these, index, tmp_path, monkeypatch).replication.others.keys() == {pair[1]}
+    templates = [each["spec"]["template"] for each in (shards, copies)]
+    for template in templates:
+        [apart] = template["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert apart["matchLabelKeys"] == [INDEX_LABEL]
+        assert all(selects(apart["labelSelector"]["matchLabels"], each) for each in templates)
+    ours, theirs = ({**each["spec"], "serviceName": ""} for each in templates)
+    assert ours == theirs, "whoever is promoted runs with the same settings"
+    assert not selects(copies["spec"]["selector"]["matchLabels"], templates[0])
+
+
+def test_the_operator_knows_the_pods_by_the_labels_that_they_have() -> None:
+    these = manifests("warm-copies")
+    spec = these.only("ShardSet")["spec"]
+    assert spec["statefulSets"] == [each["metadata"]["name"] for each in these.all("StatefulSet")]
+    assert spec["shards"] == these.shards["spec"]["replicas"]
+    assert all(selects(spec["selector"], each["spec"]["template"]) for each in these.all("StatefulSet"))
