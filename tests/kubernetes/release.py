@@ -1,0 +1,203 @@
+"""A release of the chart, and clients that send to it and receive from it while something happens."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import yaml
+
+from tests.deploy.manifests import CHART
+from tests.kubernetes.cluster import CLIENTS, READY_TIMEOUT_S, Cluster, Object
+from tests.kubernetes.images import QUARRY
+from tests.kubernetes.namespaces import Failed, wait_until
+
+NAME: Final = "quarry"
+FLOW_TIMEOUT_S: Final = 300.0
+
+SMALL: Final[Object] = {
+    "image": {"repository": QUARRY.rpartition(":")[0], "tag": QUARRY.rpartition(":")[2], "pullPolicy": "Never"},
+    "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
+    "security": {"openAdmin": True},
+    "store": {"size": "1Gi"},
+}
+"""Values for a machine that is small."""
+
+
+class Result(NamedTuple):
+    """Counts of what became of the messages of a client. `longest_pause_s` is the time without an acknowledged send."""
+
+    client: str
+    acknowledged: int
+    refused: int
+    lost: int
+    duplicated: int
+    disordered: int
+    longest_pause_s: float
+    slowest_send_s: float
+    missing: list[str]
+    errors: dict[str, int]
+
+
+class Client(NamedTuple):
+    """A way to run a client. `python` is that of RocketMQ 5 (gRPC), `go` that of RocketMQ 4 (remoting)."""
+
+    name: str
+    program: tuple[str, ...]
+    topic: str
+    message_groups: int = 0
+
+    @property
+    def consumer_group(self) -> str:
+        return f"{self.topic}-readers"
+
+
+PYTHON: Final = ("python", "/flow/flow.py")
+GRPC: Final = Client("gRPC", PYTHON, "orders")
+GROUPS: Final = Client("gRPC, message groups", PYTHON, "accounts", message_groups=8)
+REMOTING: Final = Client("remoting", ("/flow/flow",), "letters")
+CLIENTS_OF_A_CASE: Final = (GRPC, GROUPS, REMOTING)
+
+
+class Flow:
+    """A client that runs until `end`."""
+
+    def __init__(self, client: Client, process: subprocess.Popen[str]) -> None:
+        self._client = client
+        self._process = process
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line.startswith('{"started"'):
+            process.kill()
+            raise Failed(f"{client.name} does not start: {line}{process.communicate()[1][-4000:]}")
+
+    def end(self) -> Result:
+        """Stop sending, wait until all is received, and return what became of it."""
+        output, errors = self._process.communicate(timeout=FLOW_TIMEOUT_S)
+        if self._process.returncode or not output.strip():
+            raise Failed(f"{self._client.name} ended with {self._process.returncode}: {output}{errors[-4000:]}")
+        return Result(self._client.name, **json.loads(output.splitlines()[-1]))
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+class Release:
+    """An installation of the chart in a namespace of its own."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.replicas = 1
+        self._values: Object = {}
+
+    @property
+    def pods(self) -> list[str]:
+        return [f"{NAME}-{index}" for index in range(self.replicas)]
+
+    @property
+    def endpoint(self) -> str:
+        """Return the address at which clients in the cluster begin."""
+        return f"{NAME}.{self.namespace}.svc.cluster.local:8081"
+
+    def install(self, values: Mapping[str, Any] = MappingProxyType({}), *, chart: Path = CHART) -> None:
+        """Install the chart, or upgrade to other values of it or to another one, and wait until all pods are ready."""
+        self._values = merged(SMALL, values)
+        self.replicas = int(self._values.get("replicas", 1))
+        file = self.cluster.folder / f"{self.namespace}.yaml"
+        file.write_text(yaml.safe_dump(self._values))
+        where = ("--namespace", self.namespace, "--values", file)
+        self.cluster.helm("upgrade", "--install", NAME, chart, *where)
+        self.wait_until_rolled_out()
+
+    def change(self, values: Mapping[str, Any]) -> None:
+        """Upgrade to the values that the release has, with these changes."""
+        self.install(merged(self._values, values))
+
+    def wait_until_rolled_out(self, timeout_s: float = 600) -> None:
+        """Wait until all pods are those of the last template, and ready."""
+        words = ("rollout", "status", f"statefulset/{NAME}", f"--timeout={timeout_s:.0f}s")
+        try:
+            self.cluster.kubectl(*words, "--namespace", self.namespace, timeout_s=timeout_s + 60)
+        except Failed as late:
+            said = self.cluster.kubectl("get", "pods,events", "--namespace", self.namespace, "--output=wide")
+            raise Failed(f"{late}\n{said[-8000:]}") from late
+        self.cluster.wait_for_pods(self.namespace, *self.pods)
+
+    def quarry(self, *words: str, pod: str = f"{NAME}-0") -> str:
+        """Return the output of a command of the broker's own pod. Raises Failed."""
+        return self.cluster.exec(pod, "quarry", *words, namespace=self.namespace, container="broker")
+
+    def members(self) -> list[Object]:
+        """Return the members of the cluster as one of them sees them."""
+        return [json.loads(line) for line in self.quarry("cluster", "members", "--json").splitlines()]
+
+    def wait_for_members(self, count: int) -> None:
+        """Wait until so many members are reachable."""
+        wait_until(lambda: self._reachable() == count, f"{count} members are reachable", READY_TIMEOUT_S)
+
+    def _reachable(self) -> int:
+        try:
+            return sum(bool(each["reachable"]) for each in self.members())
+        except Failed:
+            return 0
+
+    def create_topics(self) -> None:
+        """Create the topics and consumer groups of the clients."""
+        for client in CLIENTS_OF_A_CASE:
+            kind = "fifo" if client.message_groups else "normal"
+            self.quarry("topic", "create", client.topic, "--type", kind, "--queues", "8")
+            self.quarry("group", "create", client.consumer_group, "--fifo" if client.message_groups else "--no-fifo")
+
+    def secret(self, name: str, entries: Mapping[str, str]) -> None:
+        """Create a Secret, or change it."""
+        metadata = {"name": name, "namespace": self.namespace}
+        self.cluster.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": dict(entries)})
+
+    def delete_pod(self, pod: str) -> None:
+        """Delete a pod and wait until its successor is ready."""
+        self.cluster.kubectl("delete", "pod", pod, "--namespace", self.namespace)
+        self.cluster.wait_for_pods(self.namespace, pod)
+
+    def node_of(self, pod: str) -> str:
+        return str(self.cluster.get("pod", pod, self.namespace)["spec"]["nodeName"])
+
+    @contextmanager
+    def flows(
+        self, *, node: int = 2, rate: float = 10, clients: Sequence[Client] = CLIENTS_OF_A_CASE
+    ) -> Iterator[list[Result]]:
+        """Let clients on a node send and receive while the block runs. The list has their results after it."""
+        results: list[Result] = []
+        with ExitStack() as stack:
+            flows = []
+            for client in clients:
+                words = [*client.program, *arguments(client, self.endpoint, rate)]
+                process = self.cluster.started_in(f"client-node{node}", *words, namespace=CLIENTS)
+                flow = Flow(client, process)
+                stack.callback(flow.kill)
+                flows.append(flow)
+            time.sleep(1)  # something is sent before anything happens
+            yield results
+            results += [flow.end() for flow in flows]
+
+
+def arguments(client: Client, endpoint: str, rate: float) -> list[str]:
+    """Return the arguments of the program of a client."""
+    words = [f"--endpoint={endpoint}", f"--topic={client.topic}", f"--group={client.consumer_group}", f"--rate={rate}"]
+    return [*words, *([f"--message-groups={client.message_groups}"] if client.message_groups else [])]
+
+
+def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> Object:
+    """Return values with changes, as Helm merges them: deep."""
+    found = dict(values)
+    for name, value in changes.items():
+        is_deep = isinstance(value, Mapping) and isinstance(found.get(name), Mapping)
+        found[name] = merged(found[name], value) if is_deep else value
+    return found
