@@ -1,0 +1,175 @@
+"""Reads and writes objects of Kubernetes in one namespace, by lightkube."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import httpx
+from lightkube import AsyncClient
+from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.generic_resource import GenericNamespacedResource, create_namespaced_resource
+from lightkube.models.core_v1 import ObjectReference
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import Secret as SecretObject
+from lightkube.resources.events_v1 import Event
+from lightkube.types import PatchType
+
+from quarry_mq.cli.operator.resources import FINALIZER, GROUP, MESSAGE_MAX, VERSION, Kind, Note, Resource
+
+MANAGER: Final = "quarry-operator"
+PAGE: Final = 500
+"""Objects of one answer to a list."""
+
+_NOT_FOUND: Final = 404
+
+
+class KubernetesFailed(Exception):
+    """A call to Kubernetes failed. The text is one line."""
+
+
+class ObjectGone(KubernetesFailed):
+    """The object does not exist any more."""
+
+
+class Secret(NamedTuple):
+    """A Secret of Kubernetes with the name and the secret of a user."""
+
+    version: str
+    """The resource version: another one after each change."""
+    entries: Mapping[str, str]
+
+
+def connected(namespace: str | None) -> Kubernetes:
+    """Connect as the pod, or as KUBECONFIG or ~/.kube/config says. Raises KubernetesFailed."""
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request
+    try:
+        return Kubernetes(AsyncClient(namespace=namespace, field_manager=MANAGER))
+    except (ConfigError, OSError, ValueError) as error:
+        raise KubernetesFailed(f"Kubernetes cannot be reached: {error}") from error
+
+
+class Kubernetes:
+    """The objects of one namespace. Calls raise KubernetesFailed."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    @property
+    def namespace(self) -> str:
+        return str(self._client.namespace)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def list(self, kind: Kind) -> tuple[str, list[Resource]]:
+        """Return all resources of a kind, and the version from which `watch` continues."""
+        listing = self._client.list(_class_of(kind), chunk_size=PAGE)
+        try:
+            found = [Resource(kind, dict(each)) async for each in listing]
+        except httpx.HTTPError as error:
+            failed = _failed(error)
+            if isinstance(failed, ObjectGone):
+                failed = KubernetesFailed(f"the custom resource definition {kind.plural}.{GROUP} is not installed")
+            raise failed from error
+        return str(listing.resourceVersion), found
+
+    async def watch(self, kind: Kind, version: str) -> AsyncIterator[tuple[str, Resource]]:
+        """Yield the changes since a version: `ADDED`, `MODIFIED` or `DELETED` and the resource, without an end."""
+        changes = self._client.watch(_class_of(kind), resource_version=version)
+        try:
+            async for change, found in changes:
+                yield change, Resource(kind, dict(found))
+        except httpx.HTTPError as error:
+            raise _failed(error) from error
+
+    async def write_status(self, resource: Resource, change: Mapping[str, Any]) -> Resource:
+        """Change the status of a resource by a merge patch, and return the resource."""
+        return await self._patched(resource, _class_of(resource.kind).Status, change)
+
+    async def set_finalizer(self, resource: Resource, *, wanted: bool) -> Resource:
+        """Add the operator's finalizer to a resource, or remove it; return the resource.
+
+        Fails if somebody else has changed the resource: the finalizers of others must not be lost.
+        """
+        if (FINALIZER in resource.finalizers) == wanted:
+            return resource
+        finalizers = [each for each in resource.finalizers if each != FINALIZER] + [FINALIZER] * wanted
+        metadata = {"finalizers": finalizers, "resourceVersion": resource.version}
+        return await self._patched(resource, _class_of(resource.kind), {"metadata": metadata})
+
+    async def _patched(self, resource: Resource, target: Any, change: Mapping[str, Any]) -> Resource:
+        try:
+            found = await self._client.patch(target, resource.name, dict(change), patch_type=PatchType.MERGE)
+        except httpx.HTTPError as error:
+            raise _failed(error) from error
+        return Resource(resource.kind, dict(found))
+
+    async def note(self, resource: Resource, note: Note) -> None:
+        """Write an event about a resource."""
+        event = Event(
+            metadata=ObjectMeta(generateName=f"{resource.name[:200]}-"),
+            eventTime=datetime.now(UTC),
+            action="Reconcile",
+            reason=note.reason,
+            note=note.message[:MESSAGE_MAX],
+            type="Warning" if note.is_warning else "Normal",
+            regarding=ObjectReference(
+                apiVersion=f"{GROUP}/{VERSION}",
+                kind=resource.kind.name,
+                name=resource.name,
+                namespace=self.namespace,
+                uid=resource.uid,
+            ),
+            reportingController=f"{GROUP}/{MANAGER}",
+            reportingInstance=MANAGER,
+        )
+        try:
+            await self._client.create(event)
+        except httpx.HTTPError as error:
+            raise _failed(error) from error
+
+    async def secret(self, name: str) -> Secret | None:
+        """Return a Secret, or None if there is none of this name."""
+        try:
+            found = await self._client.get(SecretObject, name)
+        except httpx.HTTPError as error:
+            failed = _failed(error)
+            if isinstance(failed, ObjectGone):
+                return None
+            raise failed from error
+        return _secret(found)
+
+    async def create_secret(self, name: str, entries: Mapping[str, str], labels: Mapping[str, str]) -> Secret:
+        """Create a Secret, and return it."""
+        made = SecretObject(
+            metadata=ObjectMeta(name=name, labels=dict(labels)), stringData=dict(entries), type="Opaque"
+        )
+        try:
+            return _secret(await self._client.create(made))
+        except httpx.HTTPError as error:
+            raise _failed(error) from error
+
+
+def _secret(found: SecretObject) -> Secret:
+    data: Mapping[str, str] = found.data or {}
+    entries = {name: base64.b64decode(text).decode("utf-8", "replace") for name, text in data.items()}
+    return Secret(str(found.metadata.resourceVersion if found.metadata else ""), entries)
+
+
+def _class_of(kind: Kind) -> type[GenericNamespacedResource]:
+    return create_namespaced_resource(GROUP, VERSION, kind.name, kind.plural)
+
+
+def _failed(error: httpx.HTTPError) -> KubernetesFailed:
+    """Return what a failed call was about, in one line."""
+    text, code = " ".join(str(error).split()) or type(error).__name__, 0
+    if isinstance(error, ApiError):
+        code = int(error.status.code or 0)
+    elif isinstance(error, httpx.HTTPStatusError):
+        code = error.response.status_code
+        text = f"{code} {error.response.reason_phrase}: {error.request.url.path}"
+    return ObjectGone(text) if code == _NOT_FOUND else KubernetesFailed(text)
