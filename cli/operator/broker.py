@@ -68,6 +68,18 @@ class Broker:
         except NotThere:
             return None
 
+    async def of_member(self, member: str, method: str, request: Message, answer: type[_Answer]) -> _Answer:
+        """Make a call on one member of the cluster, and return its answer."""
+        asking = members_pb2.AskMembersRequest(members=[member], method=method, request=request.SerializeToString())
+        try:
+            async for each in self._client.stream("AllMembersService/AskMembers", asking):
+                if each.HasField("answer"):
+                    return answer.FromString(each.answer)
+                raise _error(each.code, f"{each.member}: {each.problem}")
+        except grpc.RpcError as error:
+            raise _refusal(error) from error
+        raise BrokerAway(f"{member} did not answer")
+
     async def of_members(self, method: str, request: Message, answer: type[_Answer]) -> AsyncIterator[FromMember]:
         """Make a call on all members of the cluster, and yield their answers. All of them have to answer."""
         asking = members_pb2.AskMembersRequest(method=method, request=request.SerializeToString())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,6 +31,15 @@ def operator(
             "--http", metavar="HOST:PORT", help="Address of /metrics, /healthz and /readyz.", show_default=False
         ),
     ] = None,
+    shards: Annotated[
+        Path | None,
+        typer.Option(
+            "--shards",
+            metavar="FILE",
+            help="JSON file with the ShardSet of the brokers, which is written to Kubernetes first.",
+            show_default=False,
+        ),
+    ] = None,
     admin: Admin = ADMIN_DEFAULT,
 ) -> None:
     """Bring topics, groups, users and access rules of brokers to what custom resources of Kubernetes declare.
@@ -43,6 +53,6 @@ def operator(
     from quarry_mq.cli.operator.process import OperatorFailed, run
 
     try:
-        run(endpoint_of(admin, chosen()), namespace, http)
+        run(endpoint_of(admin, chosen()), namespace, http, shards)
     except OperatorFailed as error:
         end(Exit.COULD_NOT_RUN, str(error), names=None)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import httpx
+from httpx_ws import HTTPXWSException
 from lightkube import AsyncClient
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.generic_resource import GenericNamespacedResource, create_namespaced_resource
 from lightkube.models.core_v1 import ObjectReference
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.apps_v1 import StatefulSet, StatefulSetScale
+from lightkube.resources.core_v1 import Pod as PodObject
 from lightkube.resources.core_v1 import Secret as SecretObject
 from lightkube.resources.events_v1 import Event
 from lightkube.types import PatchType
@@ -21,6 +24,9 @@ from lightkube.types import PatchType
 from quarry_mq.cli.operator.resources import FINALIZER, GROUP, MESSAGE_MAX, VERSION, Kind, Note, Resource
 
 MANAGER: Final = "quarry-operator"
+ROLE_LABEL: Final = f"{GROUP}/role"
+"""The label of the pods with a broker, by which Services find the primary of a shard."""
+
 PAGE: Final = 500
 """Objects of one answer to a list."""
 
@@ -33,6 +39,16 @@ class KubernetesFailed(Exception):
 
 class ObjectGone(KubernetesFailed):
     """The object does not exist any more."""
+
+
+class Pod(NamedTuple):
+    """A pod with a broker."""
+
+    name: str
+    address: str
+    """Its address in the network of the cluster; empty until it has one."""
+    role: str
+    """What its label says; empty without the label."""
 
 
 class Secret(NamedTuple):
@@ -83,6 +99,15 @@ class Kubernetes:
         try:
             async for change, found in changes:
                 yield change, Resource(kind, dict(found))
+        except httpx.HTTPError as error:
+            raise _failed(error) from error
+
+    async def declare(self, kind: Kind, name: str, spec: Mapping[str, Any]) -> None:
+        """Create a resource, or change its specification to this one."""
+        target = _class_of(kind)
+        made = target(metadata=ObjectMeta(name=name), spec=dict(spec), apiVersion=f"{GROUP}/{VERSION}", kind=kind.name)
+        try:
+            await self._client.apply(made, force=True)
         except httpx.HTTPError as error:
             raise _failed(error) from error
 
@@ -152,6 +177,60 @@ class Kubernetes:
             return _secret(await self._client.create(made))
         except httpx.HTTPError as error:
             raise _failed(error) from error
+
+    # -- pods
+
+    async def pods(self, labels: Mapping[str, str]) -> Sequence[Pod]:
+        """Return the pods that have these labels."""
+        try:
+            return [_pod(each) async for each in self._client.list(PodObject, labels=dict(labels))]
+        except httpx.HTTPError as error:
+            raise _failed(error) from error
+
+    async def label_pod(self, name: str, role: str) -> None:
+        """Set the label of a pod that says its role."""
+        change = {"metadata": {"labels": {ROLE_LABEL: role}}}
+        try:
+            await self._client.patch(PodObject, name, change, patch_type=PatchType.MERGE)
+        except httpx.HTTPError as error:
+            raise _failed(error) from error
+
+    async def run(self, pod: str, command: Sequence[str], *, timeout_s: float) -> tuple[bool, str]:
+        """Run a command in the broker's container of a pod; return whether it succeeded, and what it printed."""
+        try:
+            done = await self._client.exec(
+                pod, container="broker", command=command, stdout=True, stderr=True, timeout=timeout_s
+            )
+        except (httpx.HTTPError, OSError, TimeoutError, HTTPXWSException) as error:
+            return False, " ".join(str(error).split()) or type(error).__name__
+        words = [word for each in (done.stdout, done.stderr) for word in str(each or "").split()]
+        return done.exit_code == 0, " ".join(words)
+
+    async def replicas(self, stateful_set: str) -> int | None:
+        """Return how many pods a stateful set is to have; None if it does not exist."""
+        try:
+            found = await self._client.get(StatefulSet, stateful_set)
+        except httpx.HTTPError as error:
+            failed = _failed(error)
+            if isinstance(failed, ObjectGone):
+                return None
+            raise failed from error
+        return int(getattr(found.spec, "replicas", None) or 0)
+
+    async def scale(self, stateful_set: str, replicas: int) -> None:
+        """Change how many pods a stateful set is to have."""
+        change = {"spec": {"replicas": replicas}}
+        try:
+            await self._client.patch(StatefulSetScale, stateful_set, change, patch_type=PatchType.MERGE)
+        except httpx.HTTPError as error:
+            raise _failed(error) from error
+
+
+def _pod(found: PodObject) -> Pod:
+    assert found.metadata is not None
+    labels: Mapping[str, str] = found.metadata.labels or {}
+    address = None if found.status is None else found.status.podIP
+    return Pod(str(found.metadata.name), address or "", labels.get(ROLE_LABEL, ""))
 
 
 def _secret(found: SecretObject) -> Secret:

@@ -168,6 +168,8 @@ class _Controller:
             outcome = await self._reconciler.reconcile(resource, self._resources.values())
             await self._tell(resource, outcome)
             is_settled = outcome.is_settled
+            if outcome.again_s is not None:
+                self._look_in(resource.uid, outcome.again_s)
         except ObjectGone:
             is_settled = True  # of a resource that has just been deleted
         except KubernetesFailed as error:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
 
 from quarry_mq.cli.operator.broker import Broker
 from quarry_mq.cli.operator.groups import GroupReconciler
 from quarry_mq.cli.operator.kubernetes import Kubernetes, KubernetesFailed, connected
 from quarry_mq.cli.operator.loop import Operator, Reconciler, Stats
 from quarry_mq.cli.operator.metrics import operator_registry
+from quarry_mq.cli.operator.pods import Pods
+from quarry_mq.cli.operator.resources import SHARD_SET
 from quarry_mq.cli.operator.rules import RuleReconciler
+from quarry_mq.cli.operator.shards import ShardReconciler
 from quarry_mq.cli.operator.topics import TopicReconciler
 from quarry_mq.cli.operator.users import UserReconciler
 from quarry_mq.client.admin import AsyncAdminClient
@@ -23,7 +30,10 @@ from quarry_mq.server.observability.logs import configure_logs
 from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.process.http import HttpEndpoint
 
+log = structlog.get_logger(__name__)
+
 TICK_S: Final = 1.0
+RETRY_S: Final = 2.0
 REPEATS_PER_MINUTE: Final = 60
 
 
@@ -31,24 +41,45 @@ class OperatorFailed(Exception):
     """The operator cannot start. The text is one line."""
 
 
-def run(endpoint: Endpoint, namespace: str | None, http: str | None) -> None:
-    """Run the operator until SIGINT or SIGTERM. Raises OperatorFailed."""
+def run(endpoint: Endpoint, namespace: str | None, http: str | None, shards: Path | None) -> None:
+    """Run the operator until SIGINT or SIGTERM. `shards` is a file with a ShardSet, which is written to Kubernetes.
+
+    Raises OperatorFailed.
+    """
     configure_logs("auto", "info", REPEATS_PER_MINUTE)
     try:
-        asyncio.run(_run(endpoint, namespace, http))
+        declared = None if shards is None else shard_set(shards)
+        asyncio.run(_run(endpoint, namespace, http, declared))
     except (KubernetesFailed, OSError) as error:
         raise OperatorFailed(str(error)) from error
 
 
-async def _run(endpoint: Endpoint, namespace: str | None, http: str | None) -> None:
+def shard_set(path: Path) -> tuple[str, Mapping[str, Any]]:
+    """Return the name and the specification of the ShardSet in a JSON file. Raises OperatorFailed, OSError."""
+    try:
+        found = json.loads(path.read_bytes())
+        return str(found["metadata"]["name"]), dict(found["spec"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise OperatorFailed(f"{path}: it is no ShardSet as JSON: {error}") from error
+
+
+async def _run(
+    endpoint: Endpoint, namespace: str | None, http: str | None, declared: tuple[str, Mapping[str, Any]] | None
+) -> None:
     clock, stats, health = SystemClock(), Stats(), HealthState()
     kubernetes = connected(namespace)
     try:
-        async with AsyncAdminClient(endpoint) as client:
-            known = reconcilers(Broker(client), kubernetes, clock, endpoint.user)
+        async with AsyncAdminClient(endpoint) as client, Pods(endpoint.ca) as pods:
+            broker = Broker(client)
+            known = [
+                *reconcilers(broker, kubernetes, clock, endpoint.user),
+                ShardReconciler(broker, kubernetes, clock, pods.ask),
+            ]
             operator = Operator(kubernetes, known, clock=clock, stats=stats)
             with _served(http, stats, health):
-                await _until_signal(operator, health)
+                await _until_signal(
+                    operator.run(), _report(operator, health), _tick(health), _declare(kubernetes, declared)
+                )
     finally:
         await kubernetes.close()
 
@@ -63,12 +94,24 @@ def reconcilers(broker: Broker, kubernetes: Kubernetes, clock: Clock, own_user: 
     ]
 
 
-async def _until_signal(operator: Operator, health: HealthState) -> None:
+async def _declare(kubernetes: Kubernetes, declared: tuple[str, Mapping[str, Any]] | None) -> None:
+    """Write the ShardSet of the release. Its definition may be so new that Kubernetes does not serve it yet."""
+    while declared is not None:
+        try:
+            await kubernetes.declare(SHARD_SET, *declared)
+        except KubernetesFailed as error:
+            log.warning("the shard set cannot be written", error=str(error))
+            await asyncio.sleep(RETRY_S)
+        else:
+            declared = None
+
+
+async def _until_signal(*work: Coroutine[Any, Any, None]) -> None:
     asked = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, asked.set)
     async with asyncio.TaskGroup() as tasks:
-        running = [tasks.create_task(each) for each in (operator.run(), _report(operator, health), _tick(health))]
+        running = [tasks.create_task(each) for each in work]
         await asked.wait()
         for each in running:
             each.cancel()

@@ -40,6 +40,7 @@ TOPIC: Final = Kind("Topic", "topics")
 CONSUMER_GROUP: Final = Kind("ConsumerGroup", "consumergroups")
 USER: Final = Kind("User", "users")
 ACCESS_RULE: Final = Kind("AccessRule", "accessrules")
+SHARD_SET: Final = Kind("ShardSet", "shardsets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,8 @@ class Outcome:
     """Events about what was done."""
     is_settled: bool = True
     """Whether the next look has time until the next sweep over all resources."""
+    again_s: float | None = None
+    """Seconds until the next look at something that changes by itself. None: until the next sweep."""
 
 
 def new_problems(resource: Resource, conditions: Sequence[Condition]) -> list[Note]:

@@ -94,9 +94,9 @@ class HttpEndpoint:
         clock: Clock | None = None,
     ) -> None:
         self._address = address
-        self._application = _application(registry, health, metrics_token)
         self._tls = tls
         self._clock = clock or SystemClock()
+        self._application = _application(registry, health, metrics_token, self._clock)
         self._server: _Server | None = None
         self._thread: Thread | None = None
 
@@ -130,7 +130,9 @@ class HttpEndpoint:
             self._server = self._thread = None
 
 
-def _application(registry: CollectorRegistry, health: HealthState, metrics_token: TokenFile | None) -> WSGIApplication:
+def _application(
+    registry: CollectorRegistry, health: HealthState, metrics_token: TokenFile | None, clock: Clock
+) -> WSGIApplication:
     metrics = cast("WSGIApplication", make_wsgi_app(registry))
     one_scrape = Lock()  # other scrapes wait and use nothing meanwhile: many at once would delay the event loop
 
@@ -152,7 +154,8 @@ def _application(registry: CollectorRegistry, health: HealthState, metrics_token
                 return answer(_status(now.is_ready), without_places(now.readiness))
             case "/replica":
                 now = health.look()
-                document = {"role": "primary", **now.replica, "state": without_places(now.readiness)}
+                said = {"role": "primary", **now.replica}
+                document = {**said, "state": without_places(now.readiness), "atMs": clock.wall_ms()}
                 return answer(_status(now.is_ready_as_replica), json.dumps(document))
             case _:
                 return answer(HTTPStatus.NOT_FOUND, "there are /metrics, /healthz, /readyz and /replica")

@@ -68,7 +68,7 @@ class Manifests:
 
     @property
     def toml(self) -> str:
-        return str(self.only("ConfigMap")["data"]["quarry.toml"])
+        return str(self.named("ConfigMap", "quarry")["data"]["quarry.toml"])
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:

@@ -25,7 +25,7 @@ from tests.deploy.manifests import DEPLOY, ROOT, VARIANTS, Manifests, manifests,
 POD_LABEL = "statefulset.kubernetes.io/pod-name"
 INDEX_LABEL = "apps.kubernetes.io/pod-index"
 ROLE_LABEL = "mq.quarry.io/role"
-NOT_OF_KUBERNETES = {"Certificate", "ServiceMonitor", "ShardSet"}
+NOT_OF_KUBERNETES = {"Certificate", "ServiceMonitor"}
 DOCKERFILE = (DEPLOY / "image" / "Dockerfile").read_text()
 
 
@@ -418,14 +418,18 @@ def test_each_copy_knows_its_shard_and_lies_on_another_machine(tmp_path: Path, m
         [apart] = template["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         assert apart["matchLabelKeys"] == [INDEX_LABEL]
         assert all(selects(apart["labelSelector"]["matchLabels"], each) for each in templates)
-    ours, theirs = ({**each["spec"], "serviceName": ""} for each in templates)
+    [ours], [theirs] = (each["spec"]["containers"] for each in templates)
     assert ours == theirs, "whoever is promoted runs with the same settings"
+    for template, other in (templates, reversed(templates)):
+        for spread in template["spec"]["topologySpreadConstraints"]:
+            assert selects(spread["labelSelector"]["matchLabels"], template)
+            assert not selects(spread["labelSelector"]["matchLabels"], other), "primaries are spread, and copies are"
     assert not selects(copies["spec"]["selector"]["matchLabels"], templates[0])
 
 
 def test_the_operator_knows_the_pods_by_the_labels_that_they_have() -> None:
     these = manifests("warm-copies")
-    spec = these.only("ShardSet")["spec"]
+    spec = json.loads(these.named("ConfigMap", "quarry-shards")["data"]["shard-set.json"])["spec"]
     assert spec["statefulSets"] == [each["metadata"]["name"] for each in these.all("StatefulSet")]
     assert spec["shards"] == these.shards["spec"]["replicas"]
     assert all(selects(spec["selector"], each["spec"]["template"]) for each in these.all("StatefulSet"))

@@ -111,7 +111,8 @@ def test_the_manual_knows_every_secret_that_has_to_be_there() -> None:
         for source in re.findall(r"- secret:\n\s+name: (\S+)", manifests(variant).text):
             named.add(source)
         named |= set(re.findall(r"secretRef:\n\s+name: (\S+)", manifests(variant).text))
-    assert named == {"quarry-cluster", "quarry-security", "quarry-tls", "quarry-backup", "quarry-operator"}
+    uses = ("cluster", "security", "tls", "backup", "operator", "replication")
+    assert named == {f"quarry-{use}" for use in uses}
     assert all(f"`{each}`" in MANUAL for each in named)
 
 
