@@ -40,8 +40,8 @@ def certificate(settings: BrokerSettings, clock: Clock) -> Iterator[Finding]:
     yield _lifetime(path, shown, datetime.fromtimestamp(clock.wall_ms() / 1000, UTC), NEW_ONE)
     names = _names(shown)
     for each in advertised_of(settings):
-        if not _covers(names, each.address.host):
-            text = f"{path} is for {', '.join(names) or 'nobody'}, but clients are sent to {each.address.host}"
+        if (each.with_tls or each.who == "clients") and not _covers(names, each.address.host):
+            text = f"{path} is for {', '.join(names) or 'nobody'}, but {each.who} are sent to {each.address.host}"
             yield fault(
                 "certificate", text, f"use a certificate that names {each.address.host}, or another {each.setting}"
             )

@@ -28,11 +28,13 @@ def operators(settings: BrokerSettings) -> Iterator[Finding]:
 
 
 class Advertised(NamedTuple):
-    """An address that clients are sent to."""
+    """An address that clients, or other members of the cluster, are sent to."""
 
     setting: str
     address: Address
     with_tls: bool
+    who: str = "clients"
+    listens_on: str = "network.listen"
 
 
 def ports(settings: BrokerSettings) -> Iterator[Finding]:
@@ -74,16 +76,19 @@ def advertised_of(settings: BrokerSettings) -> list[Advertised]:
         found.append(Advertised("network.advertise", Address.parse(network.advertise), network.tls == "required"))
     if network.tls_advertise is not None:
         found.append(Advertised("network.tls_advertise", Address.parse(network.tls_advertise), True))
+    if settings.cluster.advertise is not None:
+        address = Address.parse(settings.cluster.advertise)
+        found.append(Advertised("cluster.advertise", address, network.admin_tls, "members", "network.admin"))
     return found
 
 
 def advertised(settings: BrokerSettings, context: Context | None, *, is_served: bool) -> Iterator[Finding]:
-    """Check whether a client that is sent to the advertised addresses can connect."""
+    """Check whether a client or a member that is sent to the advertised addresses can connect."""
     found = advertised_of(settings)
-    if not found:
+    if not any(each.who == "clients" for each in found):
         yield fine("advertised address", "not set: clients are sent to the address that they used")
     for each in found:
-        yield from _reached(each, context, is_served=is_served, listens_on=settings.network.listen)
+        yield from _reached(each, context, is_served=is_served, listens_on=settings.value_of(each.listens_on))
 
 
 def _reached(each: Advertised, context: Context | None, *, is_served: bool, listens_on: str) -> Iterator[Finding]:
@@ -91,16 +96,18 @@ def _reached(each: Advertised, context: Context | None, *, is_served: bool, list
     try:
         places = {str(info[4][0]) for info in socket.getaddrinfo(each.address.host, each.address.port)}
     except OSError as error:
-        advice = "set an address that clients can resolve, or add the name to DNS"
+        advice = f"set an address that {each.who} can resolve, or add the name to DNS"
         yield fault("advertised address", f"{seen}: {error.strerror or error}", advice)
         return
     if all(place.startswith("127.") or place == "::1" for place in places) and Address.parse(listens_on).is_unspecified:
-        advice = "clients on other machines would connect to themselves: set the name of this machine"
+        advice = f"{each.who} on other machines would connect to themselves: set the name of this machine"
         yield warning("advertised address", seen, advice)
     elif not is_served:
         yield unknown("advertised address", f"{seen}: not checked, because no broker is running")
     elif is_reached(str(each.address), context if context is not None else Context(tls=each.with_tls)):
-        yield fine("advertised address", f"{seen}: a client reaches it")
+        yield fine("advertised address", f"{seen}: {each.who} reach it")
     else:
-        advice = "clients cannot connect there: set an address at which they reach network.listen, or open the port"
+        advice = (
+            f"{each.who} cannot connect there: set an address at which they reach {each.listens_on}, or open the port"
+        )
         yield fault("advertised address", f"{seen}: no answer from there within {TIMEOUT_S:.0f} s", advice)

@@ -440,9 +440,14 @@ def _members(sources: Sources) -> Iterator[Concern]:
     if sources.cluster is None:
         return
     for each in sources.cluster.members.all():
-        if not each.is_reachable:
-            name = each.member.name
-            text, command = f"member {name} is not reachable", "quarry cluster members"
+        name, text = each.member.name, f"member {each.member.name} is not reachable"
+        if each.is_heard:
+            text = (
+                f"member {name} answers, but not at its admin address: {each.problem}. Sends of message groups and "
+                "handovers wait for it; set cluster.advertise there"
+            )
+        if not each.is_reachable and (each.problem or not each.is_heard):
+            command = "quarry cluster members"
             yield Concern("member-unreachable", Severity.WARNING, text, "members", command, subject=name)
 
 

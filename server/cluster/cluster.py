@@ -153,7 +153,7 @@ class Cluster:
         self, supervisor: Supervisor, identity: BrokerIdentity, admin_listening: str
     ) -> AsyncIterator[None]:
         """Run this member's part in the cluster, now that the addresses where it listens are known."""
-        self.members.announce(_own(self._settings, identity, Address.parse(admin_listening)))
+        self.members.announce(own_member(self._settings, identity, Address.parse(admin_listening)))
         try:
             async with (
                 supervisor.running("exchange with members", self.exchange.run()),
@@ -167,7 +167,8 @@ class Cluster:
             await self.peers.close()
 
 
-def _own(settings: BrokerSettings, identity: BrokerIdentity, admin: Address) -> Member:
+def own_member(settings: BrokerSettings, identity: BrokerIdentity, admin: Address) -> Member:
+    """Return what a broker tells the others of itself; `admin` is the address where its admin port listens."""
     network = settings.network
     plain = identity.advertise or identity.listen
     secure = identity.secure_advertise or identity.secure_listen or (plain if network.tls != "off" else None)
@@ -176,6 +177,6 @@ def _own(settings: BrokerSettings, identity: BrokerIdentity, admin: Address) -> 
         name=settings.broker.name,
         address=None if network.tls == "required" else str(plain),
         tls_address=None if secure is None else str(secure),
-        admin_address=str(Address(admin_host, admin.port)),
+        admin_address=settings.cluster.advertise or str(Address(admin_host, admin.port)),
         version=version("quarry-mq"),
     )

@@ -17,6 +17,7 @@ uses the function internally for its dictionaries, but does not expose it.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -228,12 +229,16 @@ ANNOUNCE_AGAIN_S: Final = 30.0
 class SeenMember(NamedTuple):
     """A member as this one sees it.
 
-    `silent_ms`: time since it was last heard of; None for this member, and for one that was never heard of.
+    `is_heard`: whether it has answered recently, at any address. `is_reachable`: whether it has answered at its own
+    admin address, where all calls go. `problem`: why it is not reachable, as far as that is known. `silent_ms`: time
+    since it was last heard of; None for this member, and for one that was never heard of.
     """
 
     member: Member
     is_self: bool
+    is_heard: bool
     is_reachable: bool
+    problem: str
     silent_ms: int | None
 
 
@@ -252,7 +257,11 @@ class Members:
         self._clock = clock
         self.unreachable_after_s = unreachable_after_s
         self._heard_s: dict[str, float] = {}
-        self._was_reachable: set[str] = set()
+        self._reached_s: dict[str, float] = {}
+        self._problems: dict[str, str] = {}
+        """The reasons why the last questions to the admin addresses of members failed."""
+        self._was_heard: set[str] = set()
+        self._logged_problems: dict[str, str] = {}
         self._callbacks: list[Callable[[], None]] = []
         self._view: View | None = None
         self._members = {row.name: member for row in replicated.list(KIND) if (member := _read(row)) is not None}
@@ -297,6 +306,12 @@ class Members:
         member = self._members.get(name)
         return None if member is None else member.admin_address
 
+    def others_at(self, address: str) -> list[str]:
+        """Return the names of the other members that give this as their admin address."""
+        return [
+            name for name, member in self._members.items() if name != self._own_name and member.admin_address == address
+        ]
+
     def all(self) -> list[SeenMember]:
         """Return all members, ordered by name."""
         now_s = self._clock.monotonic_s()
@@ -304,14 +319,16 @@ class Members:
             SeenMember(
                 member,
                 is_self=name == self._own_name,
+                is_heard=self.is_heard(name),
                 is_reachable=self.is_reachable(name),
+                problem="" if self.is_reachable(name) else self._problems.get(name, ""),
                 silent_ms=round((now_s - heard_s) * 1000) if (heard_s := self._heard_s.get(name)) is not None else None,
             )
             for name, member in sorted(self._members.items())
         ]
 
     def routed(self) -> list[Member]:
-        """Return the other members that routes list, by name: those that are reachable, or could not be heard of yet.
+        """Return the other members that routes list, by name: those that have answered, or could not be heard of yet.
 
         A client asks for its route every 30 s. If it asked a member that has just started and knows its cluster from
         its disk alone, the route without the others would list that member only, and the client could not send when
@@ -321,37 +338,61 @@ class Members:
         return [
             member
             for name, member in sorted(self._members.items())
-            if name != self._own_name and (self.is_reachable(name) or (is_new_here and name not in self._heard_s))
+            if name != self._own_name and (self.is_heard(name) or (is_new_here and name not in self._heard_s))
         ]
 
     def others(self) -> list[Member]:
         """Return the other members that were heard of recently, by name."""
         return [
-            member
-            for name, member in sorted(self._members.items())
-            if name != self._own_name and self.is_reachable(name)
+            member for name, member in sorted(self._members.items()) if name != self._own_name and self.is_heard(name)
         ]
 
     def is_reachable(self, name: str) -> bool:
-        """Return whether a member was heard of recently; this member always counts as reachable."""
-        heard_s = self._heard_s.get(name)
-        return name == self._own_name or (
-            heard_s is not None and self._clock.monotonic_s() - heard_s < self.unreachable_after_s
-        )
+        """Return whether a member answered recently at its admin address; this member always counts as reachable."""
+        return name == self._own_name or self._is_recent(self._reached_s.get(name))
 
-    def heard(self, name: str) -> None:
-        """Note that a member has answered."""
+    def is_heard(self, name: str) -> bool:
+        """Return whether a member answered recently at any address: its clients can still be served there."""
+        return name == self._own_name or self._is_recent(self._heard_s.get(name))
+
+    def _is_recent(self, at_s: float | None) -> bool:
+        return at_s is not None and self._clock.monotonic_s() - at_s < self.unreachable_after_s
+
+    def heard(self, name: str, address: str) -> None:
+        """Note that a member has answered at an address, which may be another one than its admin address."""
         self._heard_s[name] = self._clock.monotonic_s()
+        if address == self.admin_address(name):
+            self._reached_s[name] = self._heard_s[name]
+
+    def tried(self, address: str, answered: str | None, problem: str) -> None:
+        """Note how a question to an address ended: which member answered there, or why none did."""
+        for name in self.others_at(address):
+            is_another = not problem and answered != name
+            self._problems[name] = f"{address}: member {answered} answers there" if is_another else problem
 
     def notice(self) -> None:
-        """Log which members have become reachable or unreachable since the last call."""
+        """Log which members have become reachable or unreachable since the last call, and which cannot be called."""
         self._look_at_own()
-        reachable = {name for name in self._members if self.is_reachable(name)} - {self._own_name}
-        for name in sorted(reachable - self._was_reachable):
+        heard = {name for name in self._members if self.is_heard(name)} - {self._own_name}
+        for name in sorted(heard - self._was_heard):
             log.info("member is reachable", member=name)
-        for name in sorted(self._was_reachable - reachable):
+        for name in sorted(self._was_heard - heard):
             log.warning("member is not reachable, routes go without it", member=name)
-        self._was_reachable = reachable
+        self._was_heard = heard
+        for name in sorted(heard):
+            self._log_problem(name, self._members[name].admin_address)
+
+    def _log_problem(self, name: str, address: str) -> None:
+        """Log once per reason that a member answers, but not at the address where it is called."""
+        is_at_another = self._heard_s[name] > self._reached_s.get(name, -math.inf)
+        problem = self._problems.get(name, "") if is_at_another else ""
+        if problem == self._logged_problems.get(name, ""):
+            return
+        if problem:
+            log.warning("a member answers, but not at its admin address", member=name, address=address, reason=problem)
+        else:
+            log.info("a member answers at its admin address again", member=name, address=address)
+        self._logged_problems[name] = problem
 
     def changed(self, rows: Iterable[SharedRow]) -> None:
         """Take over rows of members that other members have changed."""
@@ -363,7 +404,7 @@ class Members:
                 self._members[row.name] = member
             elif row.value is None:
                 self._members.pop(row.name, None)
-                self._heard_s.pop(row.name, None)
+                self._drop(row.name)
         self._look_at_own()
         self._tell_changed()
 
@@ -382,13 +423,17 @@ class Members:
     def remove(self, name: str) -> None:
         """Remove a member that is gone for good. Raises NoSuchMember, Forbidden."""
         self._required(name)
-        if self.is_reachable(name):
+        if self.is_heard(name):
             raise Forbidden(f"{name} is reachable: stop that broker first")
         self._replicated.remove(KIND, name)
         del self._members[name]
-        self._heard_s.pop(name, None)
+        self._drop(name)
         log.info("member removed", member=name)
         self._tell_changed()
+
+    def _drop(self, name: str) -> None:
+        for known in (self._heard_s, self._reached_s, self._problems, self._logged_problems):
+            known.pop(name, None)
 
     def seen(self, name: str) -> SeenMember:
         """Return one member as this one sees it. Raises NoSuchMember."""

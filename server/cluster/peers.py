@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
+
+import structlog
 
 from quarry_mq.server.cluster.handover import Consumed, Fence, Pair
 from quarry_mq.server.cluster.membership import Members
 from quarry_mq.server.cluster.reading_order import GroupLeft
-from quarry_mq.server.errors import MemberUnreachable
+from quarry_mq.server.errors import MemberUnreachable, NotAMember
+from quarry_mq.server.tasks import LastErrors
+
+log = structlog.get_logger(__name__)
+
+_Answer = TypeVar("_Answer")
 
 
 class Confirmation(NamedTuple):
@@ -89,32 +96,44 @@ class Peers:
         self._members = members
         self._connect = connect
         self._open: dict[str, tuple[str, GroupPeer]] = {}
+        self._errors = LastErrors()
 
     async def confirm(self, name: str) -> Confirmation:
-        return await (await self._peer(name)).confirm()
+        return await self._call(name, lambda peer: peer.confirm())
 
     async def consumed(self, fence: Fence, pairs: Sequence[Pair]) -> Consumed:
-        return await (await self._peer(fence.member)).consumed(fence.position, pairs)
+        return await self._call(fence.member, lambda peer: peer.consumed(fence.position, pairs))
 
     async def forward(self, name: str, sends: Sequence[ForwardedSend]) -> list[bytes | None]:
-        return await (await self._peer(name)).forward(sends)
+        return await self._call(name, lambda peer: peer.forward(sends))
 
     async def change_lite(self, name: str, change: LiteChange) -> None:
-        await (await self._peer(name)).change_lite(change)
+        await self._call(name, lambda peer: peer.change_lite(change))
 
     async def overview(self, name: str) -> bytes:
-        return await (await self._peer(name)).overview()
+        return await self._call(name, lambda peer: peer.overview())
 
     async def left_in_order(self, name: str, topic: str) -> list[GroupLeft]:
-        return await (await self._peer(name)).left_in_order(topic)
+        return await self._call(name, lambda peer: peer.left_in_order(topic))
 
     async def relay(self, name: str, call: RelayedCall, answered: Callable[[bytes], Awaitable[None]]) -> None:
-        await (await self._peer(name)).relay(call, answered)
+        await self._call(name, lambda peer: peer.relay(call, answered))
 
     async def close(self) -> None:
         for _, peer in self._open.values():
             await peer.close()
         self._open.clear()
+
+    async def _call(self, name: str, call: Callable[[GroupPeer], Awaitable[_Answer]]) -> _Answer:
+        """Make a call; log once per reason that the member cannot be called."""
+        try:
+            answer = await call(await self._peer(name))
+        except (MemberUnreachable, NotAMember) as error:
+            if self._errors.is_new(error, name):
+                log.warning("a call of a member failed", member=name, reason=str(error))
+            raise
+        self._errors.clear(name)
+        return answer
 
     async def _peer(self, name: str) -> GroupPeer:
         address = self._members.admin_address(name)

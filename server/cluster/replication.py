@@ -144,7 +144,7 @@ class Exchange:
     def asked(self, name: str, address: str, since: Position | None, rows_max: int) -> Page:
         """Return the next page for another member, whose address is known from now on."""
         self._remember(name, address)
-        if not self._members.is_reachable(name):
+        if not self._members.is_heard(name):
             # it is back; but two members that refuse each other's answers must not ask each other all the time
             self._wake(name, asked_before_s=self._clock.monotonic_s() - self._interval_s)
         begin = since.sequence if since is not None and since.incarnation == self._replicated.incarnation else 0
@@ -222,10 +222,13 @@ class Exchange:
 
     async def _wanted(self) -> set[str]:
         rows = {seen.member.admin_address for seen in self._members.all()}
+        own = {self._own_address, *self._own_addresses}
+        # asked all the same, so that it is told why such a member cannot be called
+        own -= {address for address in own if self._members.others_at(address)}
         found = await self._discover()
         kept_from_s = self._clock.monotonic_s() - TOLD_KEPT_S
         self._told = {address: at_s for address, at_s in self._told.items() if at_s > kept_from_s}
-        return (found | self._told.keys() | rows) - self._own_addresses - {self._own_address}
+        return (found | self._told.keys() | rows) - own
 
     @property
     def _pause_s(self) -> float:
@@ -247,6 +250,7 @@ class Exchange:
                     followed.last_error = ""
                 except (BrokerError, EngineFull) as error:
                     self._report_once(followed, error)
+                self._members.tried(followed.address, followed.name, followed.last_error)
                 followed.is_asked = True
                 self._look_whether_all_are_asked()
                 await until_set(followed.woken, self._pause_s * share)
@@ -295,8 +299,8 @@ class Exchange:
                 )
                 followed.told = page.told
             followed.incarnation = page.until.incarnation
-            self._members.heard(name)
             self.take(applied)
+            self._members.heard(name, followed.address)  # only now, as the rows may say where its admin address is
             more = page.more
 
     async def _meet(self, followed: _Followed) -> bool:
@@ -304,6 +308,10 @@ class Exchange:
         page = await self._ask(followed, None, 1)
         if page.name == self.own_name:
             if page.until.incarnation == self._replicated.incarnation:
+                for other in self._members.others_at(followed.address):
+                    raise Invalid(
+                        f"{followed.address} leads to this member, not to {other}: set cluster.advertise there"
+                    )
                 self._own_addresses.add(followed.address)
                 self._targets.discard(followed.address)
                 return False
@@ -314,9 +322,13 @@ class Exchange:
     def _is_followed_elsewhere(self, followed: _Followed) -> bool:
         """Return whether the same member is asked at another of its addresses, and answers there.
 
+        Its admin address is asked first, because all other calls go there.
+
         Raises Invalid if the other address has a different member of the same name.
         """
-        first = next(each for each in self._followed.values() if each.name == followed.name)
+        same = [each for each in self._followed.values() if each.name == followed.name]
+        own = None if followed.name is None else self._members.admin_address(followed.name)
+        first = next((each for each in same if each.address == own), same[0])
         if first is followed or first.last_error:
             return False
         if first.incarnation != followed.incarnation:

@@ -22,7 +22,7 @@ from quarry_mq.store.layout.paths import StorePaths, parse_shard_name, shard_nam
 PORT_STEP: Final = 100
 PORT_MAX: Final = 65_535
 MESSAGING: Final = ("network.listen", "network.tls_listen")
-ADVERTISED: Final = ("network.advertise", "network.tls_advertise", "remoting.advertise")
+ADVERTISED: Final = ("network.advertise", "network.tls_advertise", "remoting.advertise", "cluster.advertise")
 WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 """Hosts that stand for all addresses of a machine, each with the address by which the machine reaches itself."""
 

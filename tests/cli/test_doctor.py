@@ -103,7 +103,7 @@ def test_a_healthy_broker_has_no_fault(patient: Patient, broker: Broker) -> None
     patient.settings["network.advertise"] = broker.endpoint
     found = {each["check"]: each for each in patient.ask()}
     assert found["broker"]["verdict"] == found["health"]["verdict"] == "fine"
-    assert found["advertised address"]["seen"] == f"network.advertise = {broker.endpoint}: a client reaches it"
+    assert found["advertised address"]["seen"] == f"network.advertise = {broker.endpoint}: clients reach it"
     assert "served by the broker" in found["store"]["seen"]
 
 

@@ -29,6 +29,8 @@ class BrokerCluster:
         self.running: dict[str, RunningBroker] = {}
         self.sections: dict[str, dict[str, object]] = {}
         """Settings of members that are started from now on."""
+        self.cluster: dict[str, object] = {}
+        """More of them, of the section of this name."""
 
     def __getitem__(self, name: str) -> RunningBroker:
         return self.running[name]
@@ -47,6 +49,7 @@ class BrokerCluster:
                         "key_file": self._key,
                         "exchange_interval_ms": 50,
                         "unreachable_after_ms": 500,
+                        **self.cluster,
                     },
                     **self.sections,
                 )

@@ -33,10 +33,14 @@ class Network:
 class Node:
     """One member. `store` lives on when it is stopped."""
 
-    def __init__(self, network: Network, name: str, seeds: set[str], store: stores.Member | None = None) -> None:
+    def __init__(
+        self, network: Network, name: str, seeds: set[str], store: stores.Member | None = None, *, told: str = ""
+    ) -> None:
+        """`told` is the admin address that it tells the others, if it is not the one where it answers."""
         self.network = network
         self.name = name
         self.address = f"{name}:8082"
+        self.told = told or self.address
         self.store = store or stores.member(name)
         self.seen: list[Applied] = []
         self.members = Members(name, self.store.replicated, SystemClock(), unreachable_after_s=UNREACHABLE_S)
@@ -59,7 +63,7 @@ class Node:
     def start(self) -> Node:
         self.network.nodes[self.address] = self
         self.members.announce(
-            Member(name=self.name, address=f"{self.name}:8081", tls_address=None, admin_address=self.address)
+            Member(name=self.name, address=f"{self.name}:8081", tls_address=None, admin_address=self.told)
         )
         self._running = asyncio.get_running_loop().create_task(self.exchange.run())
         return self

@@ -16,7 +16,7 @@ from quarry_mq.server.cluster.replication import Exchange, Peer
 from quarry_mq.server.errors import MemberUnreachable, NoSuchMember
 from quarry_mq.store.errors import Forbidden
 from quarry_mq.store.replication import SharedKind
-from tests.cluster.nodes import INTERVAL_S, Network, Node, until
+from tests.cluster.nodes import INTERVAL_S, PATIENCE_S, Network, Node, until
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -137,6 +137,106 @@ def test_members_that_are_cut_off_from_each_other_agree_through_a_third() -> Non
         network.cut.clear()
         await until(lambda: len(nodes[1].reachable()) == 3, "it is in again")
         for node in nodes:
+            await node.stop()
+
+    run(test())
+
+
+def seeds(count: int) -> set[str]:
+    """Return the addresses at which the first members answer, as a DNS name has them."""
+    return {f"m{number}:8082" for number in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ("nowhere:8082", "nowhere:8082: refused"),
+        ("m0:8082", "m0:8082 leads to this member, not to m1: set cluster.advertise there"),
+        ("m2:8082", "m2:8082: member m2 answers there"),
+    ],
+)
+def test_a_member_that_answers_at_another_address_is_not_reachable_and_the_reason_is_told(
+    told: str, reason: str
+) -> None:
+    """The address for clients of a machine was what two members of the machine gave as their admin address."""
+
+    async def test() -> None:
+        network = Network()
+        first = Node(network, "m0", seeds(3)).start()
+        wrong = Node(network, "m1", seeds(3), told=told).start()
+        third = Node(network, "m2", seeds(3)).start()
+
+        def problems() -> dict[str, str]:
+            return {each.member.name: each.problem for each in first.members.all()}
+
+        with capture_logs() as lines:
+            await until(lambda: problems() == {"m0": "", "m1": reason, "m2": ""}, "the reason is known")
+            await until(lambda: first.reachable() == ["m0", "m2"], "the other one is reachable")
+            await asyncio.sleep(5 * INTERVAL_S)
+        assert [each.name for each in first.members.routed()] == ["m1", "m2"], "its clients can go on"
+        wrong.store.topic("orders")
+        await until(lambda: agree(first, wrong, third), "what is shared goes round all the same")
+        event = "a member answers, but not at its admin address"
+        logged = [(each["member"], each["address"], each["reason"]) for each in lines if each["event"] == event]
+        assert ("m1", told, reason) in logged
+        assert all(logged.count(each) <= 2 for each in logged), "by each of the others once per reason"
+        with pytest.raises(Forbidden, match="stop that broker first"):
+            first.members.remove("m1")
+
+        await wrong.stop()
+        right = Node(network, "m1", seeds(3), wrong.store).start()
+        with capture_logs() as lines:
+            await until(lambda: first.reachable() == ["m0", "m1", "m2"], "it is reachable")
+            await until(lambda: problems()["m1"] == "", "without a reason")
+            await until(
+                lambda: any(each["event"] == "a member answers at its admin address again" for each in lines), "told"
+            )
+        for node in (first, right, third):
+            await node.stop()
+
+    run(test())
+
+
+def test_members_that_tell_one_address_still_know_when_they_have_met() -> None:
+    """Message groups wait for it: they did so for ever."""
+
+    async def test() -> None:
+        network = Network()
+        nodes = [Node(network, f"m{number}", seeds(2), told="machine:31080").start() for number in range(2)]
+        for node in nodes:
+            await asyncio.wait_for(node.exchange.met_others(), PATIENCE_S)
+            await node.stop()
+
+    run(test())
+
+
+def test_the_admin_address_is_asked_and_others_only_while_it_fails() -> None:
+    async def test() -> None:
+        network = Network()
+        first = Node(network, "m0", {"m1:8082"}).start()
+        second = Node(network, "m1", {"m0:8082"}, told="m1.members:8082")
+        network.nodes["m1.members:8082"] = second
+        second.start()
+        await until(lambda: first.reachable() == ["m0", "m1"], "it is reachable")
+        asked: list[str] = []
+        between = network.between
+
+        def watched(caller: Node, address: str) -> Peer:
+            asked.append(address)
+            return between(caller, address)
+
+        for followed in first.exchange._followed.values():
+            followed.peer = None
+        first.exchange._connect = lambda address: watched(first, address)
+        await until(lambda: asked == ["m1.members:8082"], "that address is asked")
+        await asyncio.sleep(5 * INTERVAL_S)
+        assert asked == ["m1.members:8082"]
+        del network.nodes["m1.members:8082"]
+        await until(lambda: asked == ["m1.members:8082", "m1:8082"], "the other one is")
+        await until(lambda: first.reachable() == ["m0"], "it cannot be called")
+        network.nodes["m1.members:8082"] = second
+        await until(lambda: first.reachable() == ["m0", "m1"], "it is back")
+        for node in (first, second):
             await node.stop()
 
     run(test())

@@ -171,6 +171,18 @@ def test_each_broker_tells_an_address_that_leads_to_itself(
         assert len(told) == len(addresses) * (index + 1)
 
 
+def test_each_member_tells_the_others_an_address_that_leads_to_its_own_admin_port(
+    these: Manifests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All members of a machine with node ports told one address, which led nowhere: no message group had an owner."""
+    told = [loaded(these, index, tmp_path, monkeypatch).cluster.advertise for index in range(len(these.pod_names))]
+    if len(these.pod_names) == 1:
+        assert told == [None]
+        return
+    assert [reached(these, str(each)) for each in told] == these.pod_names
+    assert {split_address(str(each))[1] for each in told} == {these.ports["admin"]}
+
+
 def test_clients_with_tls_are_led_to_a_port_that_speaks_it(
     these: Manifests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +199,8 @@ def test_the_certificate_is_for_every_name_that_is_told(tmp_path: Path, monkeypa
     names = these.only("Certificate")["spec"]["dnsNames"]
     assert these.only("Certificate")["spec"]["secretName"] == volume(these.pod["spec"], "tls")["secret"]["secretName"]
     network = loaded(these, 0, tmp_path, monkeypatch).network
-    for address in (network.advertise, network.tls_advertise):
+    cluster = loaded(these, 0, tmp_path, monkeypatch).cluster
+    for address in (network.advertise, network.tls_advertise, cluster.advertise):
         assert address is not None
         host = split_address(address)[0]
         assert any(fnmatchcase(host, name) and host.count(".") == name.count(".") for name in names), host

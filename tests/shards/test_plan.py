@@ -74,6 +74,9 @@ def test_addresses_that_clients_are_sent_to_move_with_the_ports() -> None:
     assert shard.settings["network.advertise"] == "mq.example:18181"
     assert shard.settings["network.tls_listen"] == "[::1]:8543"
     assert shard.settings["network.tls_advertise"] == "mq.example:18543"
+    cluster = {"members": ["10.0.0.2:8082"], "key_file": "/cluster.key", "advertise": "10.0.0.1:8082"}
+    shards = plan_shards(settings(cluster=cluster), 2)
+    assert [each.settings["cluster.advertise"] for each in shards] == ["10.0.0.1:8082", "10.0.0.1:8182"]
 
 
 def test_files_of_two_stores_are_not_uploaded_to_one_place() -> None:

@@ -14,7 +14,17 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import members_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.members_pb2_grpc import MembersServiceStub
 
 CALL_TIMEOUT_S: Final = 30.0
-COLUMNS: Final = ("name", "state", "reachable", "silent_s", "waited_for", "address", "admin_address", "version")
+COLUMNS: Final = (
+    "name",
+    "state",
+    "reachable",
+    "silent_s",
+    "waited_for",
+    "address",
+    "admin_address",
+    "version",
+    "problem",
+)
 REJOIN_TIMEOUT_S: Final = 600.0
 _ROWS: Final = ("name", "what", "kind", "count")
 
@@ -95,6 +105,7 @@ def _fields(member: pb.Member) -> dict[str, object]:
         "reachable": member.is_reachable,
         "silent_s": round(member.silent_ms / 1000, 1) if member.HasField("silent_ms") else None,
         "waited_for": member.is_waited_for,
+        "problem": member.problem or None,
         "address": member.address or None,
         "tls_address": member.tls_address or None,
         "admin_address": member.admin_address,

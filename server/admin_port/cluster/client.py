@@ -41,12 +41,22 @@ CONFIRM_TIMEOUT_S: Final = 1.0
 FORWARD_TIMEOUT_S: Final = 2.5
 """Seconds until a forwarded call fails. Clients wait longer by default, so lost sends are forwarded again in time."""
 ANSWER_SIZE_MAX: Final = 8 * 1024 * 1024
+KEEPALIVE_TIME_MS: Final = 5_000
+"""Milliseconds until a connection with an unanswered call is tested: its member may be gone without a word."""
+KEEPALIVE_TIMEOUT_MS: Final = 2_000
+"""Milliseconds for the answer to a test. It does not wait for the member's event loop."""
 _OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", ANSWER_SIZE_MAX),
     # a member that comes back is called soon, not after minutes
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # also if it comes back with another address: the old one may belong to nobody, and then nothing there says no
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
+    ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
 )
 
 Answer = TypeVar("Answer", bound=Message)

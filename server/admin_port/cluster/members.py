@@ -27,6 +27,7 @@ from quarry_mq.server.cluster.peers import CallEnded, RelayedCall
 from quarry_mq.server.cluster.replication import Rejoining
 from quarry_mq.server.errors import NoCluster
 from quarry_mq.server.observability.error_reporter import ErrorReporter
+from quarry_mq.server.wire.status import without_places
 from quarry_mq.store.replication import SharedKind, SharedRow
 
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -111,6 +112,7 @@ class MembersService(MembersServiceServicer):
             silent_ms=seen.silent_ms,
             version=member.version,
             is_waited_for=member.name in self._waiting_for(),
+            problem=without_places(seen.problem),
         )
 
 

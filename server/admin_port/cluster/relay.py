@@ -22,6 +22,7 @@ from quarry_mq.server.admin_port.calls.edge import BROWSER, refuse
 from quarry_mq.server.admin_port.calls.guard import FIELDS_MAX, AdminGuard
 from quarry_mq.server.admin_port.server import MoreService
 from quarry_mq.server.cluster.cluster import Cluster
+from quarry_mq.server.cluster.membership import SeenMember
 from quarry_mq.server.cluster.peers import CallEnded, RelayedCall
 from quarry_mq.server.errors import MemberUnreachable, NoSuchMember, NotAMember
 from quarry_mq.server.front.grpcio import UNIX
@@ -227,7 +228,7 @@ class MemberCalls:
             there = {self._own_name: _Asked(self._own_name, is_self=True)}
         else:
             there = {
-                each.member.name: _Asked(each.member.name, each.is_self, _away(each.silent_ms, each.is_reachable))
+                each.member.name: _Asked(each.member.name, each.is_self, _away(each))
                 for each in self._cluster.members.all()
             }
         missing = [name for name in names if name not in there]
@@ -270,8 +271,8 @@ class MemberCalls:
             await self._cluster.peers.relay(name, call, answered)
 
 
-def _away(silent_ms: int | None, is_reachable: bool) -> str:  # noqa: FBT001 - the two facts of a member
+def _away(seen: SeenMember) -> str:
     """Return why a member is not asked; one that was never heard of may just have started, and is asked."""
-    if is_reachable or silent_ms is None:
+    if seen.is_heard or seen.silent_ms is None:
         return ""
-    return f"away: not heard of for {silent_ms // 1000} s"
+    return f"away: not heard of for {seen.silent_ms // 1000} s"

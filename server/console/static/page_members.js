@@ -37,7 +37,11 @@ function membersTable(view, members, refresh) {
         title: "State",
         cell: (one) => (one.state === "draining" ? badge("warn", "draining") : badge("good", one.state)),
       },
-      { title: "Reachable", cell: (one) => (one.isReachable ? badge("good", "yes") : badge("bad", "no")) },
+      {
+        title: "Reachable",
+        cell: (one) =>
+          one.isReachable ? badge("good", "yes") : [badge("bad", "no"), one.problem && h("small", null, " ", one.problem)],
+      },
       {
         title: "Last contact",
         cell: (one) =>

@@ -21,6 +21,11 @@ class ClusterSection(Section):
         description="A DNS name and the admin port: every address of the name is a member, as with a headless "
         "service. The name is looked up regularly.",
     )
+    advertise: AdvertisedAddress | None = Field(
+        default=None,
+        description="The admin address of this broker that the other members call. Default: `network.admin`, with the "
+        "host of `network.advertise` if `network.admin` stands for all addresses of the machine.",
+    )
     key_file: Path | None = Field(
         default=None,
         description="A file with the key that signs the calls between members, made by `quarry security new-key`. "

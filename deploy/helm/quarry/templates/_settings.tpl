@@ -88,7 +88,7 @@ security:
 store.directory network.listen network.admin network.http network.advertise network.tls network.tls_listen
 network.console network.console_hosts network.console_tls network.tls_advertise network.tls_certificate network.tls_key network.admin_tls network.http_tls network.plain_text
 network.replication network.replication_tls replication.mode replication.replica replication.peers replication.key_file replication.tls_ca
-broker.name cluster.dns cluster.members cluster.key_file cluster.tls_ca security.key_file security.key security.open_admin
+broker.name cluster.advertise cluster.dns cluster.members cluster.key_file cluster.tls_ca security.key_file security.key security.open_admin
 {{- end -}}
 
 {{- define "quarry.value" -}}

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from quarry_mq.protocol.proto.quarry.admin.v1 import overview_pb2 as quarry_dot_admin_dot_v1_dot_overview__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dquarry/admin/v1/members.proto\x12\x0fquarry.admin.v1\x1a\x1equarry/admin/v1/overview.proto\"\xd7\x01\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0btls_address\x18\x03 \x01(\t\x12\x15\n\radmin_address\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12\x0f\n\x07is_self\x18\x06 \x01(\x08\x12\x14\n\x0cis_reachable\x18\x07 \x01(\x08\x12\x16\n\tsilent_ms\x18\x08 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07version\x18\t \x01(\t\x12\x15\n\ris_waited_for\x18\n \x01(\x08\x42\x0c\n\n_silent_ms\"\x14\n\x12ListMembersRequest\"?\n\x13ListMembersResponse\x12(\n\x07members\x18\x01 \x03(\x0b\x32\x17.quarry.admin.v1.Member\"\"\n\x12\x44rainMemberRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"%\n\x15\x41\x63tivateMemberRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"#\n\x13RemoveMemberRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x16\n\x14RemoveMemberResponse\"G\n\rRejoinRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\x12\x17\n\x0f\x64\x65lete_messages\x18\x03 \x01(\x08\"=\n\rSharedRowName\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08messages\x18\x03 \x01(\x04\"~\n\x0eRejoinResponse\x12\r\n\x05taken\x18\x01 \x01(\x04\x12/\n\x07removed\x18\x02 \x03(\x0b\x32\x1e.quarry.admin.v1.SharedRowName\x12,\n\x04told\x18\x03 \x03(\x0b\x32\x1e.quarry.admin.v1.SharedRowName\"E\n\x11\x41skMembersRequest\x12\x0f\n\x07members\x18\x01 \x03(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0f\n\x07request\x18\x03 \x01(\x0c\"n\n\x0cMemberAnswer\x12\x0e\n\x06member\x18\x01 \x01(\t\x12\x0f\n\x07is_self\x18\x02 \x01(\x08\x12\x13\n\x06\x61nswer\x18\x03 \x01(\x0cH\x00\x88\x01\x01\x12\x0c\n\x04\x63ode\x18\x04 \x01(\t\x12\x0f\n\x07problem\x18\x05 \x01(\tB\t\n\x07_answer\"J\n\nMemberPart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07is_self\x18\x02 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x03 \x01(\t\x12\x0f\n\x07problem\x18\x04 \x01(\t\"\x98\x01\n\x15TopicFiguresOfMembers\x12-\n\x06topics\x18\x01 \x03(\x0b\x32\x1d.quarry.admin.v1.TopicFigures\x12\x10\n\x08has_more\x18\x02 \x01(\x08\x12\x10\n\x08matching\x18\x03 \x01(\x03\x12,\n\x07members\x18\x04 \x03(\x0b\x32\x1b.quarry.admin.v1.MemberPart\"\x98\x01\n\x15GroupFiguresOfMembers\x12-\n\x06groups\x18\x01 \x03(\x0b\x32\x1d.quarry.admin.v1.GroupFigures\x12\x10\n\x08has_more\x18\x02 \x01(\x08\x12\x10\n\x08matching\x18\x03 \x01(\x03\x12,\n\x07members\x18\x04 \x03(\x0b\x32\x1b.quarry.admin.v1.MemberPart\"\x8d\x01\n\x10HistoryOfMembers\x12\x13\n\x0binterval_ms\x18\x01 \x01(\x03\x12\r\n\x05\x61t_ms\x18\x02 \x03(\x03\x12\'\n\x06series\x18\x03 \x03(\x0b\x32\x17.quarry.admin.v1.Series\x12,\n\x07members\x18\x04 \x03(\x0b\x32\x1b.quarry.admin.v1.MemberPart2\xb2\x03\n\x0eMembersService\x12X\n\x0bListMembers\x12#.quarry.admin.v1.ListMembersRequest\x1a$.quarry.admin.v1.ListMembersResponse\x12K\n\x0b\x44rainMember\x12#.quarry.admin.v1.DrainMemberRequest\x1a\x17.quarry.admin.v1.Member\x12Q\n\x0e\x41\x63tivateMember\x12&.quarry.admin.v1.ActivateMemberRequest\x1a\x17.quarry.admin.v1.Member\x12[\n\x0cRemoveMember\x12$.quarry.admin.v1.RemoveMemberRequest\x1a%.quarry.admin.v1.RemoveMemberResponse\x12I\n\x06Rejoin\x12\x1e.quarry.admin.v1.RejoinRequest\x1a\x1f.quarry.admin.v1.RejoinResponse2\x87\x03\n\x11\x41llMembersService\x12Q\n\nAskMembers\x12\".quarry.admin.v1.AskMembersRequest\x1a\x1d.quarry.admin.v1.MemberAnswer0\x01\x12\x64\n\x10ListTopicFigures\x12(.quarry.admin.v1.ListTopicFiguresRequest\x1a&.quarry.admin.v1.TopicFiguresOfMembers\x12\x64\n\x10ListGroupFigures\x12(.quarry.admin.v1.ListGroupFiguresRequest\x1a&.quarry.admin.v1.GroupFiguresOfMembers\x12S\n\nGetHistory\x12\".quarry.admin.v1.GetHistoryRequest\x1a!.quarry.admin.v1.HistoryOfMembersb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dquarry/admin/v1/members.proto\x12\x0fquarry.admin.v1\x1a\x1equarry/admin/v1/overview.proto\"\xe8\x01\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x13\n\x0btls_address\x18\x03 \x01(\t\x12\x15\n\radmin_address\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12\x0f\n\x07is_self\x18\x06 \x01(\x08\x12\x14\n\x0cis_reachable\x18\x07 \x01(\x08\x12\x16\n\tsilent_ms\x18\x08 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07version\x18\t \x01(\t\x12\x15\n\ris_waited_for\x18\n \x01(\x08\x12\x0f\n\x07problem\x18\x0b \x01(\tB\x0c\n\n_silent_ms\"\x14\n\x12ListMembersRequest\"?\n\x13ListMembersResponse\x12(\n\x07members\x18\x01 \x03(\x0b\x32\x17.quarry.admin.v1.Member\"\"\n\x12\x44rainMemberRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"%\n\x15\x41\x63tivateMemberRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"#\n\x13RemoveMemberRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"\x16\n\x14RemoveMemberResponse\"G\n\rRejoinRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\x12\x17\n\x0f\x64\x65lete_messages\x18\x03 \x01(\x08\"=\n\rSharedRowName\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08messages\x18\x03 \x01(\x04\"~\n\x0eRejoinResponse\x12\r\n\x05taken\x18\x01 \x01(\x04\x12/\n\x07removed\x18\x02 \x03(\x0b\x32\x1e.quarry.admin.v1.SharedRowName\x12,\n\x04told\x18\x03 \x03(\x0b\x32\x1e.quarry.admin.v1.SharedRowName\"E\n\x11\x41skMembersRequest\x12\x0f\n\x07members\x18\x01 \x03(\t\x12\x0e\n\x06method\x18\x02 \x01(\t\x12\x0f\n\x07request\x18\x03 \x01(\x0c\"n\n\x0cMemberAnswer\x12\x0e\n\x06member\x18\x01 \x01(\t\x12\x0f\n\x07is_self\x18\x02 \x01(\x08\x12\x13\n\x06\x61nswer\x18\x03 \x01(\x0cH\x00\x88\x01\x01\x12\x0c\n\x04\x63ode\x18\x04 \x01(\t\x12\x0f\n\x07problem\x18\x05 \x01(\tB\t\n\x07_answer\"J\n\nMemberPart\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07is_self\x18\x02 \x01(\x08\x12\x0c\n\x04\x63ode\x18\x03 \x01(\t\x12\x0f\n\x07problem\x18\x04 \x01(\t\"\x98\x01\n\x15TopicFiguresOfMembers\x12-\n\x06topics\x18\x01 \x03(\x0b\x32\x1d.quarry.admin.v1.TopicFigures\x12\x10\n\x08has_more\x18\x02 \x01(\x08\x12\x10\n\x08matching\x18\x03 \x01(\x03\x12,\n\x07members\x18\x04 \x03(\x0b\x32\x1b.quarry.admin.v1.MemberPart\"\x98\x01\n\x15GroupFiguresOfMembers\x12-\n\x06groups\x18\x01 \x03(\x0b\x32\x1d.quarry.admin.v1.GroupFigures\x12\x10\n\x08has_more\x18\x02 \x01(\x08\x12\x10\n\x08matching\x18\x03 \x01(\x03\x12,\n\x07members\x18\x04 \x03(\x0b\x32\x1b.quarry.admin.v1.MemberPart\"\x8d\x01\n\x10HistoryOfMembers\x12\x13\n\x0binterval_ms\x18\x01 \x01(\x03\x12\r\n\x05\x61t_ms\x18\x02 \x03(\x03\x12\'\n\x06series\x18\x03 \x03(\x0b\x32\x17.quarry.admin.v1.Series\x12,\n\x07members\x18\x04 \x03(\x0b\x32\x1b.quarry.admin.v1.MemberPart2\xb2\x03\n\x0eMembersService\x12X\n\x0bListMembers\x12#.quarry.admin.v1.ListMembersRequest\x1a$.quarry.admin.v1.ListMembersResponse\x12K\n\x0b\x44rainMember\x12#.quarry.admin.v1.DrainMemberRequest\x1a\x17.quarry.admin.v1.Member\x12Q\n\x0e\x41\x63tivateMember\x12&.quarry.admin.v1.ActivateMemberRequest\x1a\x17.quarry.admin.v1.Member\x12[\n\x0cRemoveMember\x12$.quarry.admin.v1.RemoveMemberRequest\x1a%.quarry.admin.v1.RemoveMemberResponse\x12I\n\x06Rejoin\x12\x1e.quarry.admin.v1.RejoinRequest\x1a\x1f.quarry.admin.v1.RejoinResponse2\x87\x03\n\x11\x41llMembersService\x12Q\n\nAskMembers\x12\".quarry.admin.v1.AskMembersRequest\x1a\x1d.quarry.admin.v1.MemberAnswer0\x01\x12\x64\n\x10ListTopicFigures\x12(.quarry.admin.v1.ListTopicFiguresRequest\x1a&.quarry.admin.v1.TopicFiguresOfMembers\x12\x64\n\x10ListGroupFigures\x12(.quarry.admin.v1.ListGroupFiguresRequest\x1a&.quarry.admin.v1.GroupFiguresOfMembers\x12S\n\nGetHistory\x12\".quarry.admin.v1.GetHistoryRequest\x1a!.quarry.admin.v1.HistoryOfMembersb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,39 +33,39 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quarry.admin.v1.members_pb2
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_MEMBER']._serialized_start=83
-  _globals['_MEMBER']._serialized_end=298
-  _globals['_LISTMEMBERSREQUEST']._serialized_start=300
-  _globals['_LISTMEMBERSREQUEST']._serialized_end=320
-  _globals['_LISTMEMBERSRESPONSE']._serialized_start=322
-  _globals['_LISTMEMBERSRESPONSE']._serialized_end=385
-  _globals['_DRAINMEMBERREQUEST']._serialized_start=387
-  _globals['_DRAINMEMBERREQUEST']._serialized_end=421
-  _globals['_ACTIVATEMEMBERREQUEST']._serialized_start=423
-  _globals['_ACTIVATEMEMBERREQUEST']._serialized_end=460
-  _globals['_REMOVEMEMBERREQUEST']._serialized_start=462
-  _globals['_REMOVEMEMBERREQUEST']._serialized_end=497
-  _globals['_REMOVEMEMBERRESPONSE']._serialized_start=499
-  _globals['_REMOVEMEMBERRESPONSE']._serialized_end=521
-  _globals['_REJOINREQUEST']._serialized_start=523
-  _globals['_REJOINREQUEST']._serialized_end=594
-  _globals['_SHAREDROWNAME']._serialized_start=596
-  _globals['_SHAREDROWNAME']._serialized_end=657
-  _globals['_REJOINRESPONSE']._serialized_start=659
-  _globals['_REJOINRESPONSE']._serialized_end=785
-  _globals['_ASKMEMBERSREQUEST']._serialized_start=787
-  _globals['_ASKMEMBERSREQUEST']._serialized_end=856
-  _globals['_MEMBERANSWER']._serialized_start=858
-  _globals['_MEMBERANSWER']._serialized_end=968
-  _globals['_MEMBERPART']._serialized_start=970
-  _globals['_MEMBERPART']._serialized_end=1044
-  _globals['_TOPICFIGURESOFMEMBERS']._serialized_start=1047
-  _globals['_TOPICFIGURESOFMEMBERS']._serialized_end=1199
-  _globals['_GROUPFIGURESOFMEMBERS']._serialized_start=1202
-  _globals['_GROUPFIGURESOFMEMBERS']._serialized_end=1354
-  _globals['_HISTORYOFMEMBERS']._serialized_start=1357
-  _globals['_HISTORYOFMEMBERS']._serialized_end=1498
-  _globals['_MEMBERSSERVICE']._serialized_start=1501
-  _globals['_MEMBERSSERVICE']._serialized_end=1935
-  _globals['_ALLMEMBERSSERVICE']._serialized_start=1938
-  _globals['_ALLMEMBERSSERVICE']._serialized_end=2329
+  _globals['_MEMBER']._serialized_end=315
+  _globals['_LISTMEMBERSREQUEST']._serialized_start=317
+  _globals['_LISTMEMBERSREQUEST']._serialized_end=337
+  _globals['_LISTMEMBERSRESPONSE']._serialized_start=339
+  _globals['_LISTMEMBERSRESPONSE']._serialized_end=402
+  _globals['_DRAINMEMBERREQUEST']._serialized_start=404
+  _globals['_DRAINMEMBERREQUEST']._serialized_end=438
+  _globals['_ACTIVATEMEMBERREQUEST']._serialized_start=440
+  _globals['_ACTIVATEMEMBERREQUEST']._serialized_end=477
+  _globals['_REMOVEMEMBERREQUEST']._serialized_start=479
+  _globals['_REMOVEMEMBERREQUEST']._serialized_end=514
+  _globals['_REMOVEMEMBERRESPONSE']._serialized_start=516
+  _globals['_REMOVEMEMBERRESPONSE']._serialized_end=538
+  _globals['_REJOINREQUEST']._serialized_start=540
+  _globals['_REJOINREQUEST']._serialized_end=611
+  _globals['_SHAREDROWNAME']._serialized_start=613
+  _globals['_SHAREDROWNAME']._serialized_end=674
+  _globals['_REJOINRESPONSE']._serialized_start=676
+  _globals['_REJOINRESPONSE']._serialized_end=802
+  _globals['_ASKMEMBERSREQUEST']._serialized_start=804
+  _globals['_ASKMEMBERSREQUEST']._serialized_end=873
+  _globals['_MEMBERANSWER']._serialized_start=875
+  _globals['_MEMBERANSWER']._serialized_end=985
+  _globals['_MEMBERPART']._serialized_start=987
+  _globals['_MEMBERPART']._serialized_end=1061
+  _globals['_TOPICFIGURESOFMEMBERS']._serialized_start=1064
+  _globals['_TOPICFIGURESOFMEMBERS']._serialized_end=1216
+  _globals['_GROUPFIGURESOFMEMBERS']._serialized_start=1219
+  _globals['_GROUPFIGURESOFMEMBERS']._serialized_end=1371
+  _globals['_HISTORYOFMEMBERS']._serialized_start=1374
+  _globals['_HISTORYOFMEMBERS']._serialized_end=1515
+  _globals['_MEMBERSSERVICE']._serialized_start=1518
+  _globals['_MEMBERSSERVICE']._serialized_end=1952
+  _globals['_ALLMEMBERSSERVICE']._serialized_start=1955
+  _globals['_ALLMEMBERSSERVICE']._serialized_end=2346
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Member(_message.Message):
-    __slots__ = ("name", "address", "tls_address", "admin_address", "state", "is_self", "is_reachable", "silent_ms", "version", "is_waited_for")
+    __slots__ = ("name", "address", "tls_address", "admin_address", "state", "is_self", "is_reachable", "silent_ms", "version", "is_waited_for", "problem")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     TLS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class Member(_message.Message):
     SILENT_MS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     IS_WAITED_FOR_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
     name: str
     address: str
     tls_address: str
@@ -29,7 +30,8 @@ class Member(_message.Message):
     silent_ms: int
     version: str
     is_waited_for: bool
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., tls_address: _Optional[str] = ..., admin_address: _Optional[str] = ..., state: _Optional[str] = ..., is_self: _Optional[bool] = ..., is_reachable: _Optional[bool] = ..., silent_ms: _Optional[int] = ..., version: _Optional[str] = ..., is_waited_for: _Optional[bool] = ...) -> None: ...
+    problem: str
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., tls_address: _Optional[str] = ..., admin_address: _Optional[str] = ..., state: _Optional[str] = ..., is_self: _Optional[bool] = ..., is_reachable: _Optional[bool] = ..., silent_ms: _Optional[int] = ..., version: _Optional[str] = ..., is_waited_for: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class ListMembersRequest(_message.Message):
     __slots__ = ()
