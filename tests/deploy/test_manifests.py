@@ -15,6 +15,7 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+import yaml
 
 from quarry_mq.server.addresses import split_address
 from quarry_mq.server.process.stop import StopTimes
@@ -387,7 +388,21 @@ def test_one_pod_goes_at_a_time_and_they_lie_apart(these: Manifests) -> None:
     assert {each["topologyKey"] for each in spread} == {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}
     for each in spread:
         assert each["maxSkew"] == 1
+        assert each["whenUnsatisfiable"] == "ScheduleAnyway", "a drained machine would count as an empty one"
         assert selects(each["labelSelector"]["matchLabels"], pods)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_two_pods_are_never_on_one_machine_where_the_values_say_so(variant: str) -> None:
+    """Three shards that should have been on three machines were all on one: a skew of one machine is always met."""
+    values = yaml.safe_load((DEPLOY / "helm" / "variants" / f"{variant}.yaml").read_text())
+    pods = manifests(variant).pod
+    if values.get("spread") != "hard":
+        assert "affinity" not in pods["spec"]
+        return
+    (term,) = pods["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert term["topologyKey"] == "kubernetes.io/hostname"
+    assert selects(term["labelSelector"]["matchLabels"], pods)
 
 
 def test_what_a_pod_may_reach_and_who_may_reach_it_is_said_for_every_pod(these: Manifests) -> None:
