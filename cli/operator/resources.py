@@ -1,6 +1,6 @@
 """The custom resources of the operator: kinds, what a resource says, and the status that the operator writes.
 
-The schemas are in `deploy/helm/quarry/files/crds`.
+The schemas are in `deploy/helm/quarry/crds`.
 """
 
 from __future__ import annotations

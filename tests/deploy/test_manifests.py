@@ -388,7 +388,9 @@ def test_one_pod_goes_at_a_time_and_they_lie_apart(these: Manifests) -> None:
     assert {each["topologyKey"] for each in spread} == {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}
     for each in spread:
         assert each["maxSkew"] == 1
-        assert each["whenUnsatisfiable"] == "ScheduleAnyway", "a drained machine would count as an empty one"
+        is_required = each["whenUnsatisfiable"] == "DoNotSchedule"
+        assert is_required == ("nodeTaintsPolicy" in each), "a drained machine would count as an empty one"
+        assert is_required == (these.has_copies and each["topologyKey"] == "kubernetes.io/hostname")
         assert selects(each["labelSelector"]["matchLabels"], pods)
 
 
@@ -398,7 +400,7 @@ def test_two_pods_are_never_on_one_machine_where_the_values_say_so(variant: str)
     values = yaml.safe_load((DEPLOY / "helm" / "variants" / f"{variant}.yaml").read_text())
     pods = manifests(variant).pod
     if values.get("spread") != "hard":
-        assert "affinity" not in pods["spec"]
+        assert ("affinity" in pods["spec"]) == manifests(variant).has_copies
         return
     (term,) = pods["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["topologyKey"] == "kubernetes.io/hostname"

@@ -10,7 +10,7 @@ import yaml
 from quarry_mq.cli.operator.resources import GROUP
 from tests.deploy.manifests import CHART
 
-FILES: Final = sorted((CHART / "files" / "crds").glob("*.yaml"))
+FILES: Final = sorted((CHART / "crds").glob("*.yaml"))
 DEFINITIONS: Final[dict[str, dict[str, Any]]] = {file.stem: yaml.safe_load(file.read_text()) for file in FILES}
 """By the plural of the kind, which is the name of the file."""
 

@@ -71,6 +71,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{ include "quarry.name" . }}{{ if .Values.warmCopies }} {{ include "quarry.name" . }}-copy{{ end }}
 {{- end -}}
 
+{{/* The labels of the pods of a stateful set. */}}
+{{- define "quarry.setLabels" -}}
+{{ include "quarry.selector" .root }}
+app.kubernetes.io/component: broker
+{{- if .root.Values.warmCopies }}
+mq.quarry.io/set: {{ ternary "shards" "copies" (eq .set (include "quarry.name" .root)) }}
+{{- end }}
+{{- end -}}
+
 {{/* The name of the broker of a pod: that of the pod, or the one that it shares with its copy. */}}
 {{- define "quarry.shard" -}}
 {{- if .Values.warmCopies -}}{{ include "quarry.name" . }}-$(POD_INDEX){{- else -}}$(POD_NAME){{- end -}}
