@@ -87,6 +87,8 @@ class Manifests:
     def pod_templates(self) -> Iterator[Object]:
         """Return the templates of everything that makes pods."""
         yield self.pod
+        for each in self.all("Deployment"):
+            yield each["spec"]["template"]
         for each in self.all("CronJob"):
             yield each["spec"]["jobTemplate"]["spec"]["template"]
 

@@ -38,7 +38,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* Whether other pods reach the admin port. */}}
 {{- define "quarry.adminIsExposed" -}}
-{{- if or .Values.admin.exposed .Values.backup.enabled (include "quarry.isCluster" .) -}}true{{- end -}}
+{{- if or .Values.admin.exposed .Values.backup.enabled .Values.operator.enabled (include "quarry.isCluster" .) -}}true{{- end -}}
 {{- end -}}
 
 {{- define "quarry.consoleIsExposed" -}}
