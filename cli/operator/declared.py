@@ -19,6 +19,12 @@ from quarry_mq.cli.operator.resources import DRIFTED, FINALIZER, READY, Conditio
 ATTRIBUTE: Final = "attributes."
 """Prefix of the settings that are attributes: an attribute that is no longer declared is removed."""
 
+CHANGED: Final = "ChangedAtBroker"
+"""Reason of the condition Drifted while there is drift."""
+
+CORRECTED: Final = "Corrected"
+"""Reason of the condition Drifted after drift was put right."""
+
 Settings = Mapping[str, Any]
 """Values by the name of the setting. None stands for a setting that is not there, or is to be removed."""
 
@@ -38,6 +44,10 @@ class Waiting(Exception):
         self.reason = reason
 
 
+class DriftReported(Exception):
+    """Somebody changed the thing at the broker, and that is only told. The text says what."""
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """What differs between a declaration and the broker, by setting: the value at the broker and the declared one."""
@@ -46,7 +56,7 @@ class Difference:
 
     def __str__(self) -> str:
         return ", ".join(
-            f"{name} is {_shown(now)}, declared {_shown(then)}" for name, (now, then) in self.values.items()
+            f"{name}: {_shown(now)} at the broker, {_shown(then)} declared" for name, (now, then) in self.values.items()
         )
 
     def __bool__(self) -> bool:
@@ -137,6 +147,8 @@ class DeclaredReconciler(ABC):
             return _not_ready("Refused", str(error))
         except Waiting as error:
             return _not_ready(error.reason, str(error))
+        except DriftReported as error:
+            return Outcome(conditions=_drifted_conditions(str(error)))
 
     async def _end(self, resource: Resource) -> Outcome:
         """Delete the thing of a resource that is being deleted, if the resource says so, then let it go."""
@@ -157,27 +169,27 @@ class DeclaredReconciler(ABC):
             raise Waiting("DeclaredTwice", text)
         declared = self.declared(resource)
         found = await self.find(resource)
-        if found is None and not self._may_create(resource):
-            text = f"the {self.noun} {thing} was deleted at the broker, and spec.driftPolicy is Report"
-            return _not_ready("Missing", text, Condition(DRIFTED, True, "Missing", text))
+        if found is None and _was_ready(resource) and is_reported(resource):
+            raise DriftReported(f"the {self.noun} {thing} was deleted at the broker")
         if found is None:
             return await self._created(resource, declared)
         return await self._compared(resource, found, declared)
 
     async def _created(self, resource: Resource, declared: Settings) -> Outcome:
-        was_there = "applied" in resource.status
+        is_drift = _was_ready(resource)
         resource = await self._held(resource)
         # if the operator ends before the status has the settings, the thing is known as made for this resource
         resource = await self.kubernetes.write_status(resource, {"status": {"applied": {}}})
         try:
             await self.create(resource, declared)
         except CallRefused:
-            await self._let_go(resource)
+            if not is_drift:
+                await self._let_go(resource)
             raise
         more = await self.complete(resource)
-        text = f"The {self.noun} {self.thing(resource)} is created{' again' if was_there else ''} at the broker."
-        drift = Condition(DRIFTED, False, "Corrected", "it was deleted at the broker") if was_there else _no_drift()
-        return self._ready(resource, declared, drift, more, Note("Created", text))
+        text = f"The {self.noun} {self.thing(resource)} is created{' again' if is_drift else ''} at the broker."
+        drift = Condition(DRIFTED, False, CORRECTED, "created again after a deletion at the broker")
+        return self._ready(resource, declared, drift if is_drift else _no_drift(), more, Note("Created", text))
 
     async def _compared(self, resource: Resource, found: Found, declared: Settings) -> Outcome:
         is_new, applied = "applied" not in resource.status, resource.status.get("applied") or {}
@@ -187,22 +199,22 @@ class DeclaredReconciler(ABC):
             text = f"the {self.noun} {self.thing(resource)} exists already: {reason}; spec.adopt: true takes it over"
             raise Waiting("AlreadyExists", text)
         drift = Difference({}) if is_new else drifted(declared, applied, differing)
-        is_reported = resource.spec.get("driftPolicy") == "Report"
-        changes = differing.without(drift.values) if is_reported else differing
+        is_told = bool(drift) and is_reported(resource)
+        changes = differing.without(drift.values) if is_told else differing
         resource = await self._held(resource)
         if changes:
             await self.change(resource, found, changes.declared)
         more = await self.complete(resource)
         notes = []
         if changes:
-            reason = "Adopted" if is_new else "Corrected" if drift and not is_reported else "Changed"
+            reason = "Adopted" if is_new else CORRECTED if drift and not is_told else "Changed"
             notes.append(Note(reason, f"The {self.noun} {self.thing(resource)} is changed at the broker: {changes}."))
-        if drift and is_reported:
-            text = f"changed at the broker: {drift}"
-            outcome = self._ready(resource, declared, Condition(DRIFTED, True, "ChangedAtBroker", text), more, *notes)
-            return replace(outcome, conditions=[Condition(READY, False, "Drifted", text), *outcome.conditions[1:]])
-        condition = Condition(DRIFTED, False, "Corrected", str(drift)) if drift else _no_drift(resource)
-        return self._ready(resource, declared, condition, more, *notes)
+        condition = Condition(DRIFTED, False, CORRECTED, f"put right: {drift}") if drift else _no_drift(resource)
+        outcome = self._ready(resource, declared, condition, more, *notes)
+        if not is_told:
+            return outcome
+        text = f"changed at the broker: {drift}"
+        return replace(outcome, conditions=_drifted_conditions(text))
 
     def _ready(self, resource: Resource, declared: Settings, drift: Condition, more: Outcome, *notes: Note) -> Outcome:
         text = f"the {self.noun} {self.thing(resource)} is as declared"
@@ -224,8 +236,15 @@ class DeclaredReconciler(ABC):
     def _is_deleted_with(self, resource: Resource) -> bool:
         return bool(resource.spec.get("deletionPolicy", self.deletion_policy_default) == "Delete")
 
-    def _may_create(self, resource: Resource) -> bool:
-        return "applied" not in resource.status or resource.spec.get("driftPolicy") != "Report"
+
+def is_reported(resource: Resource) -> bool:
+    """Return whether changes at the broker are only told."""
+    return bool(resource.spec.get("driftPolicy") == "Report")
+
+
+def _was_ready(resource: Resource) -> bool:
+    """Return whether the broker once had the thing as declared: the condition was never written before."""
+    return bool(resource.condition(DRIFTED))
 
 
 def _precedence(resource: Resource) -> tuple[bool, str, str]:
@@ -233,13 +252,17 @@ def _precedence(resource: Resource) -> tuple[bool, str, str]:
     return "applied" not in resource.status, resource.created_at, resource.uid
 
 
-def _not_ready(reason: str, text: str, *more: Condition, is_true: bool | None = False) -> Outcome:
-    return Outcome(conditions=[Condition(READY, is_true, reason, text), *more], is_settled=False)
+def _not_ready(reason: str, text: str, *, is_true: bool | None = False) -> Outcome:
+    return Outcome(conditions=[Condition(READY, is_true, reason, text)], is_settled=False)
+
+
+def _drifted_conditions(text: str) -> list[Condition]:
+    return [Condition(READY, False, DRIFTED, text), Condition(DRIFTED, True, CHANGED, text)]
 
 
 def _no_drift(resource: Resource | None = None) -> Condition:
     """Return the condition without drift. What was corrected last stays there to be read."""
     before = {} if resource is None else resource.condition(DRIFTED)
-    if before.get("reason") == "Corrected":
-        return Condition(DRIFTED, False, "Corrected", before["message"])
+    if before.get("reason") == CORRECTED:
+        return Condition(DRIFTED, False, CORRECTED, before["message"])
     return Condition(DRIFTED, False, "AsApplied", "nobody has changed it at the broker")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -11,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import httpx
 from httpx_ws import HTTPXWSException
 from lightkube import AsyncClient
+from lightkube.config.kubeconfig import DEFAULT_KUBECONFIG
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.generic_resource import GenericNamespacedResource, create_namespaced_resource
 from lightkube.models.core_v1 import ObjectReference
@@ -20,6 +22,7 @@ from lightkube.resources.core_v1 import Pod as PodObject
 from lightkube.resources.core_v1 import Secret as SecretObject
 from lightkube.resources.events_v1 import Event
 from lightkube.types import PatchType
+from yaml import YAMLError
 
 from quarry_mq.cli.operator.resources import FINALIZER, GROUP, MESSAGE_MAX, VERSION, Kind, Note, Resource
 
@@ -64,8 +67,11 @@ def connected(namespace: str | None) -> Kubernetes:
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for each request
     try:
         return Kubernetes(AsyncClient(namespace=namespace, field_manager=MANAGER))
-    except (ConfigError, OSError, ValueError) as error:
+    except (ConfigError, OSError) as error:
         raise KubernetesFailed(f"Kubernetes cannot be reached: {error}") from error
+    except (AssertionError, AttributeError, KeyError, TypeError, ValueError, YAMLError) as error:
+        file = os.environ.get("KUBECONFIG", DEFAULT_KUBECONFIG)
+        raise KubernetesFailed(f"{file}: not a configuration for kubectl: {' '.join(str(error).split())}") from error
 
 
 class Kubernetes:

@@ -186,7 +186,8 @@ class _Controller:
         else:
             self._stats.failures[kind] += 1
             self._failures[resource.uid] += 1
-            self._look_in(resource.uid, _retry_s(self._failures[resource.uid]))
+            if resource.uid not in self._due_s:  # it has not changed meanwhile
+                self._look_in(resource.uid, _retry_s(self._failures[resource.uid]))
         self._count(kind)
 
     async def _tell(self, resource: Resource, outcome: Outcome) -> None:
@@ -195,7 +196,7 @@ class _Controller:
         change = status_change(resource, outcome, datetime.now(UTC)) if outcome.conditions else None
         if change is not None:
             written = await self._kubernetes.write_status(resource, change)
-            if resource.uid in self._resources:
+            if self._resources.get(resource.uid) is resource:  # and not a newer one by now
                 self._resources[resource.uid] = written
         for note in notes:
             await self._note(resource, note)

@@ -147,12 +147,12 @@ class Outcome:
 
 def new_problems(resource: Resource, conditions: Sequence[Condition]) -> list[Note]:
     """Return an event for each condition that has become a problem, or is one for another reason than before."""
-    found = []
+    found: dict[str, Note] = {}  # by the message: two conditions may tell the same
     for each in conditions:
         before = resource.condition(each.type)
         if each.is_problem and (before.get("status"), before.get("reason")) != (each.status, each.reason):
-            found.append(Note(each.reason, each.message, is_warning=True))
-    return found
+            found.setdefault(each.message, Note(each.reason, each.message, is_warning=True))
+    return list(found.values())
 
 
 def status_change(resource: Resource, outcome: Outcome, now: datetime) -> dict[str, Any] | None:

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from quarry_mq.cli.operator.broker import Broker, CallRefused
-from quarry_mq.cli.operator.declared import DeclaredReconciler, Found, Settings, Waiting
+from quarry_mq.cli.operator.declared import (
+    CORRECTED,
+    DeclaredReconciler,
+    DriftReported,
+    Found,
+    Settings,
+    Waiting,
+    is_reported,
+)
 from quarry_mq.cli.operator.kubernetes import MANAGER, Kubernetes, Secret
 from quarry_mq.cli.operator.resources import USER, Note, Outcome, Resource
 from quarry_mq.protocol.clock import Clock
@@ -130,11 +138,10 @@ class UserReconciler(DeclaredReconciler):
                 Note("SecretApplied", f"The broker has the secret in Secret {name}, as number {status['number']}.")
             )
         elif status["number"] not in {each.number for each in user.secrets}:
-            if resource.spec.get("driftPolicy") == "Report":
-                text = f"secret {status['number']}, that of Secret {name}, was removed at the broker"
-                raise Waiting("Drifted", text)
+            if is_reported(resource):
+                raise DriftReported(f"secret {status['number']}, that of Secret {name}, was removed at the broker")
             status = {**status, "number": await self._added(resource, status, user, text)}
-            notes.append(Note("Corrected", f"The broker has the secret in Secret {name} again."))
+            notes.append(Note(CORRECTED, f"The broker has the secret in Secret {name} again."))
         else:
             notes += await self._without_previous(resource, status["number"], user)
         self._applied[resource.uid] = _Applied(secret.version, text)
@@ -178,10 +185,9 @@ class UserReconciler(DeclaredReconciler):
         """Remove the other secrets of the user whose time is over."""
         minutes = resource.spec.get("previousSecretMinutes", PREVIOUS_DEFAULT_MINUTES)
         created_ms = next(each.created_at_ms for each in user.secrets if each.number == number)
-        is_reported = resource.spec.get("driftPolicy") == "Report"
         notes = []
         for each in user.secrets:
-            is_kept = each.number == number or (is_reported and each.number > number)
+            is_kept = each.number == number or (each.number > number and is_reported(resource))
             end_ms = max(created_ms, each.created_at_ms) + minutes * MINUTE_MS
             if not is_kept and self._clock.wall_ms() >= end_ms:
                 await self._remove(user.name, each.number)

@@ -94,7 +94,7 @@ class Manifests:
 
     def pod_templates(self) -> Iterator[Object]:
         """Return the templates of everything that makes pods."""
-        for each in self.all("StatefulSet"):
+        for each in (*self.all("StatefulSet"), *self.all("Deployment")):
             yield each["spec"]["template"]
         for each in self.all("CronJob"):
             yield each["spec"]["jobTemplate"]["spec"]["template"]

@@ -39,7 +39,8 @@ def asked_for(name: str) -> list[Requirement]:
     if name == "build.txt":
         return [Requirement(each) for each in build_requirements()]
     project = PROJECT["project"]
-    return [Requirement(each) for each in project["dependencies"] + project["optional-dependencies"][EXTRAS[name]]]
+    optional = [each for extra in EXTRAS[name] for each in project["optional-dependencies"][extra]]
+    return [Requirement(each) for each in project["dependencies"] + optional]
 
 
 @pytest.mark.parametrize("name", [*EXTRAS, "build.txt"])

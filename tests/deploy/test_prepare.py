@@ -42,7 +42,7 @@ def mounting(command: str) -> tuple[str, ...]:
 def refusal(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith("no broker is started: ")
+    assert line.startswith("nothing is started: ")
     assert not done.stdout
     return line
 

@@ -54,8 +54,8 @@ INSIDE: Final = [
 HOMES: Final = {
     "rocksdict": r"kv/rocks\w*\.py",
     "aiohttp": r"server/console/\w+\.py",
-    "grpc": r"protocol/admin_methods\.py|client/\w+\.py|server/front/grpcio\.py|cli/(online|local|operator)/.*|cli/records\.py"
-    r"|server/admin_port/(\w+/)?\w+\.py",
+    "grpc": r"protocol/admin_methods\.py|client/\w+\.py|server/front/grpcio\.py|cli/(online|local|operator)/.*"
+    r"|cli/records\.py|server/admin_port/(\w+/)?\w+\.py",
     "grpc_health": r"server/admin_port/server\.py",
     "grpc_reflection": r"server/admin_port/server\.py",
     "google.protobuf": r"protocol/(times|admin_methods)\.py|client/\w+\.py|server/(wire|rpc|admin_port)/.*"

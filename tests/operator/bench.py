@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
 from lightkube import AsyncClient
@@ -22,8 +22,11 @@ from quarry_mq.cli.operator.loop import Operator, Stats
 from quarry_mq.cli.operator.process import reconcilers
 from quarry_mq.cli.operator.resources import GROUP, READY, VERSION, Kind, Resource
 from quarry_mq.client.admin import AsyncAdminClient
+from quarry_mq.client.aio import AsyncMessagingClient
 from quarry_mq.client.endpoint import Endpoint
+from quarry_mq.client.requests import OutgoingMessage, Subscription
 from quarry_mq.protocol.clock import Clock, SystemClock
+from quarry_mq.protocol.proto.apache.rocketmq.v2.definition_pb2 import Message
 
 PATIENCE_S: Final = 90.0
 SWEEP_S: Final = 0.3
@@ -56,7 +59,8 @@ class Bench:
             yield
         finally:
             running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            with suppress(asyncio.CancelledError):
+                await running  # an operator that ended by itself fails the test here
 
     async def declare(
         self, kind: Kind, name: str, spec: Mapping[str, Any], annotations: Mapping[str, str] | None = None
@@ -105,6 +109,13 @@ class Bench:
         assert found.condition(READY)["status"] != "True"
         return str(found.condition(READY)["message"])
 
+    async def found(self, look: Callable[[], Coroutine[Any, Any, object]], wanted: object) -> None:
+        """Wait until a look finds what is wanted."""
+        deadline = asyncio.get_running_loop().time() + PATIENCE_S
+        while (found := await look()) != wanted:
+            assert asyncio.get_running_loop().time() < deadline, f"in vain: {found}"
+            await asyncio.sleep(0.02)
+
     async def gone(self, kind: Kind, name: str) -> None:
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
         while await self.find(kind, name) is not None:
@@ -118,6 +129,10 @@ class Bench:
         while self.stats.looks[kind.name] < wanted:
             assert asyncio.get_running_loop().time() < deadline, "nothing is looked at"
             await asyncio.sleep(0.02)
+
+    async def told(self, name: str, *reasons: str) -> None:
+        """Wait until there are events about a resource for these reasons, in this order, and no others."""
+        await self.found(lambda: self.events(name), list(reasons))
 
     async def events(self, name: str) -> list[str]:
         """The reasons of all events about a resource, in their order."""
@@ -156,3 +171,18 @@ async def opened(client: AsyncClient, address: str, own_user: str | None = None)
             yield Bench(client, admin, own_user)
     finally:
         await client.close()
+
+
+async def send(endpoint: str, topic: str, **more: object) -> None:
+    async with AsyncMessagingClient(Endpoint(endpoint)) as client:
+        await client.send(OutgoingMessage(topic=topic, body=b"one", **more))  # type: ignore[arg-type]
+
+
+async def consume(endpoint: str, topic: str, group: str) -> None:
+    """Receive one message and acknowledge it."""
+    subscription = Subscription(group=group, topic=topic)
+    async with AsyncMessagingClient(Endpoint(endpoint), subscription=subscription) as client:
+        received: list[Message] = []
+        while not received:
+            received = await client.receive(limit=1, invisible_s=60, wait_s=5)
+        await client.acknowledge(received[0])

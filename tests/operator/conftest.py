@@ -18,6 +18,10 @@ from tests.operator.fake_api import FakeApi
 from tests.operator.real_api import RealApi, missing, running_api
 
 FAKE_CONFIG = KubeConfig.from_one(cluster=Cluster(server="http://fake"), user=User(token="fake")).get()
+OPERATOR_TOKEN = "operator"
+OPERATOR = "system:serviceaccount:quarry:quarry-operator"
+"""The service account that the chart's manifests give rights to."""
+
 OpenBench = Callable[..., AbstractAsyncContextManager[Bench]]
 
 
@@ -26,7 +30,7 @@ def real_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealApi]:
     reason = missing()
     if reason is not None:
         pytest.skip(reason)
-    with running_api(tmp_path_factory.mktemp("kubernetes")) as api:
+    with running_api(tmp_path_factory.mktemp("kubernetes"), [(OPERATOR_TOKEN, OPERATOR)]) as api:
         yield api
 
 

@@ -9,7 +9,10 @@
 
 {{- define "quarry.headless" -}}{{ include "quarry.name" . }}-headless{{- end -}}
 
-{{- define "quarry.members" -}}{{ include "quarry.name" . }}-members{{- end -}}
+{{/* The Service that leads to all brokers that serve: copies have no admin port. */}}
+{{- define "quarry.membersService" -}}
+{{- if .Values.warmCopies -}}{{ include "quarry.name" . }}-members{{- else -}}{{ include "quarry.headless" . }}{{- end -}}
+{{- end -}}
 
 {{- define "quarry.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
@@ -40,7 +43,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* Whether other pods reach the admin port. */}}
 {{- define "quarry.adminIsExposed" -}}
-{{- if or .Values.admin.exposed .Values.backup.enabled (include "quarry.isCluster" .) -}}true{{- end -}}
+{{- if or .Values.admin.exposed .Values.backup.enabled .Values.operator.enabled (include "quarry.isCluster" .) -}}true{{- end -}}
 {{- end -}}
 
 {{- define "quarry.consoleIsExposed" -}}

@@ -45,7 +45,7 @@ network:
   {{- end }}
 {{- if include "quarry.isCluster" . }}
 cluster:
-  dns: {{ include "quarry.within" (dict "root" . "service" (ternary (include "quarry.members" .) (include "quarry.headless" .) (gt (int .Values.warmCopies) 0))) }}:8082
+  dns: {{ include "quarry.within" (dict "root" . "service" (include "quarry.membersService" .)) }}:8082
   key_file: /run/quarry/cluster.key
   {{- if and $tls.enabled $tls.admin }}
   tls_ca: /etc/quarry-tls/ca.crt
