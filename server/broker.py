@@ -431,7 +431,7 @@ class Broker:
             order=order,
             pacing=Pacing(self._clock),
         )
-        guard = make_guard(self._security, self._settings.broker.cluster, self._error_reporter)
+        guard = make_guard(self._security, self._settings, self._error_reporter)
         own = OwnCalls(guard, self._error_reporter)
         admin = AdminServer(
             service,

@@ -264,8 +264,9 @@ class Exchange:
         if self._has_met_others.is_set():
             return
         known = {seen.member.admin_address for seen in self._members.all() if not seen.is_self}
-        asked = {address for address, followed in self._followed.items() if followed.is_asked}
-        if not asked >= self._followed.keys() | known:
+        others = self._followed.keys() - self._own_addresses | known
+        asked = {address for address in others & self._followed.keys() if self._followed[address].is_asked}
+        if asked != others:
             return
         is_heard = not asked or any(followed.name is not None for followed in self._followed.values())
         waited_s = self._clock.monotonic_s() - self._began_s

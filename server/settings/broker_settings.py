@@ -196,8 +196,9 @@ class BrokerSettings(Section):
         if self.security.asks_operators:
             return {}
         asks_for_certificate = network.admin_client_ca is not None
+        is_for_this_machine = self.security.admin_callers == "this-machine"
         ports = {
-            "admin": None if asks_for_certificate else network.admin,
+            "admin": None if asks_for_certificate or is_for_this_machine else network.admin,
             "console": None if asks_for_certificate and network.console_tls else network.console_address,
         }
         return {name: address for name, address in ports.items() if address and not is_loopback(address)}
@@ -209,8 +210,9 @@ class BrokerSettings(Section):
         for name, address in self.open_to_everybody.items():
             raise ValueError(
                 f"network.{name} = {address} would let anybody who can reach it administer the broker: set "
-                "security.authentication (users), network.admin_client_ca (certificates), or, if that is intended, "
-                "security.open_admin = true"
+                "security.authentication (users), network.admin_client_ca (certificates)"
+                + (', security.admin_callers = "this-machine"' if name == "admin" else "")
+                + ", or, if that is intended, security.open_admin = true"
             )
         return self
 

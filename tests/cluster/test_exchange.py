@@ -210,6 +210,21 @@ def test_members_that_tell_one_address_still_know_when_they_have_met() -> None:
     run(test())
 
 
+def test_a_member_that_finds_itself_alone_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that has one address is the cluster of one that a chart begins with."""
+
+    async def test() -> None:
+        network = Network()
+        node = Node(network, "m0", {"10.0.0.1:8082"}, told="m0.members:8082")
+        network.nodes["10.0.0.1:8082"] = node
+        monkeypatch.setattr(node.exchange, "_interval_s", 3600.0)
+        node.start()
+        await asyncio.wait_for(node.exchange.met_others(), PATIENCE_S)
+        await node.stop()
+
+    run(test())
+
+
 def test_the_admin_address_is_asked_and_others_only_while_it_fails() -> None:
     async def test() -> None:
         network = Network()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from quarry_mq.server.cluster.signing import DATE, DATE_TOLERANCE_S, SIGNATURE, ClusterKeys
@@ -23,6 +25,19 @@ def test_a_call_and_its_answer_are_known_by_any_of_the_keys(caller: ClusterKeys,
     answer = dict(called.sign_answer(signature, b"answer"))
     if called is caller:
         caller.check_answer(signature, b"answer", answer)
+
+
+STEPS = [ClusterKeys(keys) for keys in ([b"old"], [b"old", b"new"], [b"new", b"old"], [b"new"])]
+"""The key files of a member while the key is changed, as docs/cluster.md says."""
+
+
+@pytest.mark.parametrize(("before", "after"), list(pairwise(STEPS)))
+def test_members_that_are_one_step_apart_in_a_change_of_the_key_take_calls_and_answers_of_each_other(
+    before: ClusterKeys, after: ClusterKeys
+) -> None:
+    for caller, called in ((before, after), (after, before)):
+        signature = called.check_call(METHOD, b"body", signed(caller), NOW_S)
+        caller.check_answer(signature, b"answer", dict(called.sign_answer(signature, b"answer")))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
+from ipaddress import ip_address
 from typing import Any
 
 import grpc.aio
@@ -16,6 +17,7 @@ from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.protocol.proto.quarry.admin.v1 import members_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.members_pb2_grpc import MembersServiceStub
 from quarry_mq.server.addresses import Address
+from quarry_mq.server.admin_port.calls import guard
 from quarry_mq.server.admin_port.cluster.client import PeerClient
 from quarry_mq.server.cluster.cluster import own_member
 from quarry_mq.server.errors import MemberUnreachable
@@ -24,10 +26,11 @@ from quarry_mq.server.settings.broker_settings import BrokerSettings
 from tests.cluster.brokers import BrokerCluster, groups_of
 from tests.cluster.conftest import WithCluster
 from tests.cluster.nodes import Network, Node
-from tests.cluster.test_message_groups import send
+from tests.cluster.test_message_groups import grouped, send
 from tests.cluster.test_overviews import overviews
 from tests.cluster.test_service import KEYS, serving
 from tests.conformance.broker import RunningBroker, until
+from tests.conformance.client import Client, message
 
 FOR_CLIENTS = "192.0.2.17:31080"
 OLD = "127.0.0.9"
@@ -85,6 +88,49 @@ def test_message_groups_go_to_members_whose_clients_have_another_address(with_cl
         }
 
     with_cluster(test)
+
+
+def test_members_call_each_other_where_operators_of_other_machines_are_not_served(
+    with_cluster: WithCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(cluster: BrokerCluster) -> None:
+        cluster.sections = {"security": {"admin_callers": "this-machine"}}
+        await cluster.start("a", "b")
+        await cluster.settled("a", "b")
+        monkeypatch.setattr(guard, "source_of", lambda _peer: ip_address("10.0.0.9"))
+        await cluster.start("c")
+        await cluster.settled("a", "b", "c")
+        await cluster.make_topic()
+        for owner in ("a", "b", "c"):
+            await send(cluster["a"], groups_of(owner, ["a", "b", "c"])[0], "1")
+        with pytest.raises(grpc.aio.AioRpcError, match="operators on other machines are not served"):
+            await members_of(cluster["a"])
+
+    with_cluster(test)
+
+
+def test_a_cluster_of_one_grows_under_sends(with_cluster: WithCluster) -> None:
+    async def test(cluster: BrokerCluster) -> None:
+        await cluster.start("a")
+        await cluster.settled("a")
+        await cluster.make_topic()
+        cluster["a"].topic("plain")
+        growing = asyncio.create_task(grow(cluster))
+        number = 0
+        async with Client(cluster["a"].endpoint) as client:
+            while not growing.done():
+                number += 1
+                await client.sent(message("plain"))
+                await client.sent(grouped(f"g{number % 16}", str(number)))
+        await growing
+        assert len(cluster["a"].cluster.members.routed()) == 2
+
+    with_cluster(test)
+
+
+async def grow(cluster: BrokerCluster) -> None:
+    await cluster.start("b", "c")
+    await cluster.settled("a", "b", "c")
 
 
 def test_a_member_that_cannot_be_called_is_told_of_with_the_reason(with_cluster: WithCluster) -> None:

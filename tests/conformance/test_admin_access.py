@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,9 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import (
 from quarry_mq.protocol.proto.quarry.admin.v1.admin_pb2_grpc import AdminServiceStub
 from quarry_mq.protocol.proto.quarry.admin.v1.security_pb2_grpc import SecurityServiceStub
 from quarry_mq.protocol.signature import signed_admin_headers
+from quarry_mq.server.admin_port.calls import guard
 from quarry_mq.server.admin_port.calls.access import ACCESSES, SUPER_SERVICES
+from quarry_mq.server.admin_port.calls.guard import _is_of_this_machine
 from quarry_mq.store.security.model import User, UserKind
 from quarry_mq.store.security.subjects import subject_of
 from tests.certificates import make_tls
@@ -291,3 +294,55 @@ def test_a_client_certificate_stands_for_its_user_on_both_ports(with_broker: Wit
     with capture_logs() as logged:
         with_broker(test, security=SECURED, network={"tls": "required", "admin_tls": True, **files, **authorities})
     assert [each["how"] for each in logged if each["event"] == "admin change"] == ["certificate"]
+
+
+@pytest.mark.parametrize(
+    ("peer", "listening", "is_of_this_machine"),
+    [
+        ("ipv4:127.0.0.1:5000", "0.0.0.0", True),
+        ("ipv4:127.8.0.1:5000", "10.0.0.1", True),
+        ("ipv6:%5B::1%5D:5000", "::", True),
+        ("ipv6:%5B::ffff:127.0.0.1%5D:5000", "::", True),
+        ("unix:/run/quarry/console", "0.0.0.0", True),
+        ("ipv4:10.0.0.1:5000", "10.0.0.1", True),
+        ("ipv4:10.0.0.2:5000", "10.0.0.1", False),
+        ("ipv4:10.0.0.1:5000", "0.0.0.0", False),
+        ("ipv6:%5B2001:db8::1%5D:5000", "::", False),
+        ("ipv4:10.0.0.1:5000", "quarry.example.com", False),
+        ("nothing known", "0.0.0.0", False),
+    ],
+)
+def test_a_caller_is_of_this_machine_by_the_address_of_its_connection(
+    peer: str, listening: str, is_of_this_machine: bool
+) -> None:
+    assert _is_of_this_machine(peer, listening) is is_of_this_machine
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_operators_of_other_machines_are_not_served_where_the_settings_say_so(
+    with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch, asks: bool
+) -> None:
+    async def test(broker: RunningBroker) -> None:
+        add_user(broker, "ops", kind=UserKind.SUPER)
+        ops = Operator(broker, "ops")
+        get, create = admin_pb2.GetBrokerRequest(), admin_pb2.CreateTopicRequest(name="orders")
+        assert await ops.code(ADMIN + "GetBroker", get) == "OK"
+        monkeypatch.setattr(guard, "source_of", lambda _peer: ip_address("10.0.0.9"))
+        with capture_logs() as lines:
+            for method, request in (
+                ("GetBroker", get),
+                ("CreateTopic", create),
+                ("ListTopics", admin_pb2.ListTopicsRequest()),
+            ):
+                code = await ops.code(ADMIN + method, request)
+                assert code.startswith("PERMISSION_DENIED: operators on other machines are not served")
+        assert "call denied" in [each["event"] for each in lines]
+        assert broker.store.topics.get("orders") is None
+        async with grpc.aio.insecure_channel(broker.admin) as channel:
+            health: Any = health_pb2_grpc.HealthStub(channel)
+            assert (await health.Check(health_pb2.HealthCheckRequest())).status == 1
+        monkeypatch.undo()
+        assert await ops.code(ADMIN + "CreateTopic", create) == "OK"
+
+    given = {**SECURED, "authentication": asks, "authorization": asks, "admin_callers": "this-machine"}
+    with_broker(test, security=given)

@@ -10,15 +10,21 @@ import json
 import os
 import shutil
 import subprocess
+from base64 import b64decode, urlsafe_b64decode
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from quarry_mq.server.settings.broker_settings import load_settings
+from quarry_mq.server.settings.broker_settings import BrokerSettings, load_settings
+from quarry_mq.store.security.sealer import read_keys
 from tests.deploy.manifests import CHART, DEPLOY, VARIANTS, Manifests, manifests
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+Made = Callable[..., Manifests]
 
 KUBE_SCORE = "github.com/zegl/kube-score/cmd/kube-score@v1.20.0"
 NOT_WANTED = {
@@ -81,11 +87,13 @@ def test_helm_finds_no_fault(helm: str) -> None:
             "needs store.accessMode = ReadWriteOnce",
         ),
         (["backup.contextSecret=quarry-operator"], "needs backup.context"),
-        (["replicas=3"], "nobody is asked who he is: set settings.security.authentication"),
-        (["admin.exposed=true"], "nobody is asked who he is"),
+        (["cluster.enabled=true", "advertise.kind=dialled"], "for one broker alone"),
+        (["admin.exposed=true"], "nobody is asked who he is: set settings.security.authentication"),
+        (["backup.enabled=true", "backup.destination=a:b"], "nobody is asked who he is"),
         (["console.enabled=true", "console.exposed=true"], "nobody is asked who he is"),
-        (["replicas=3", "settings.security.admin_authentication=false"], "nobody is asked who he is"),
+        (["admin.exposed=true", "settings.security.admin_authentication=false"], "nobody is asked who he is"),
         (["settings.security.open_admin=true"], "settings.security.open_admin: the chart says this one"),
+        (["settings.security.admin_callers=anywhere"], "settings.security.admin_callers: the chart says this one"),
         (["settings.network.listen=0.0.0.0:1"], "settings.network.listen: the chart says this one"),
         (["settings.broker.name=one"], "settings.broker.name: the chart says this one"),
         (["replicaCount=3"], "replicaCount"),
@@ -109,7 +117,7 @@ def test_values_of_every_kind_become_toml(helm: str, render: ModuleType, tmp_pat
         "expiry": {"delete_when": []},
         "consume_queue": {"double_write_topics": ["orders-*", "a"]},
     }
-    values.write_text(json.dumps({"settings": settings, "replicas": 2, "security": {"openAdmin": True}}))
+    values.write_text(json.dumps({"settings": settings, "replicas": 2}))
     done = template(helm, render, "--values", str(values))
     assert done.returncode == 0, done.stderr
 
@@ -123,23 +131,67 @@ def test_values_of_every_kind_become_toml(helm: str, render: ModuleType, tmp_pat
     assert made.only("StatefulSet")["spec"]["serviceName"] == "mq-quarry-headless"
 
 
-def test_one_broker_after_a_port_forward_tells_no_address(helm: str, render: ModuleType) -> None:
+@pytest.fixture
+def made(helm: str, render: ModuleType) -> Made:
+    """Render the chart with values."""
 
-    done = template(helm, render, "--set", "advertise.kind=dialled")
-    assert done.returncode == 0, done.stderr
-    made = Manifests(done.stdout)
-    assert "QUARRY_NETWORK_ADVERTISE" not in made.environment(0)
-    assert made.environment(0)["QUARRY_BROKER_NAME"] == "mq-quarry-0"
-
-
-@pytest.mark.parametrize("tls", [False, True])
-def test_the_console_is_there_when_it_is_asked_for(tls: bool, helm: str, render: ModuleType) -> None:
-    def made(*options: str) -> Manifests:
-        words = [word for each in (*options, f"tls.enabled={str(tls).lower()}") for word in ("--set", each)]
-        done = template(helm, render, *words)
+    def make(*options: str) -> Manifests:
+        done = template(helm, render, *(word for each in options for word in ("--set", each)))
         assert done.returncode == 0, done.stderr
         return Manifests(done.stdout)
 
+    return make
+
+
+def taken(made: Manifests) -> BrokerSettings:
+    """Return the settings as a broker reads them. Its address is in the environment."""
+    return load_settings(
+        None, made.settings | {"network": made.settings["network"] | {"advertise": "mq-quarry-0:8081"}}
+    )
+
+
+def test_one_broker_after_a_port_forward_tells_no_address(made: Made) -> None:
+    dialled = made("advertise.kind=dialled")
+    assert "QUARRY_NETWORK_ADVERTISE" not in dialled.environment(0)
+    assert dialled.environment(0)["QUARRY_BROKER_NAME"] == "mq-quarry-0"
+    assert "cluster" not in dialled.settings
+
+
+def test_more_replicas_change_nothing_in_the_pods_that_are_there(made: Made) -> None:
+    """The first broker was restarted to become a member, and no producer knew another one: 19 s without a send."""
+    one, three = made(), made("replicas=3")
+    assert one.pod == three.pod
+    assert one.settings == three.settings
+    assert one.settings["cluster"]["key_file"] == "/run/quarry/cluster.key"
+
+
+def test_an_installation_makes_a_key_that_members_take(made: Made, tmp_path: Path) -> None:
+    secret = made().only("Secret")
+    assert secret["metadata"]["name"] == "quarry-cluster"
+    assert secret["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    assert secret["immutable"] is True, "another rendering has another key, and must not replace this one"
+    file = tmp_path / "cluster.key"
+    file.touch(0o600)
+    file.write_bytes(b64decode(secret["data"]["cluster.key"]))
+    (key,) = read_keys(file)
+    assert len(urlsafe_b64decode(key)) == 32
+    assert made().only("Secret")["data"] != secret["data"]
+    for option in ("cluster.createKey=false", "cluster.enabled=false", "advertise.kind=dialled"):
+        assert not made(option).all("Secret"), option
+
+
+def test_operators_in_other_pods_are_served_only_where_the_values_say_so(made: Made) -> None:
+    assert made().settings["security"] == {"admin_callers": "this-machine"}
+    assert made("security.openAdmin=true").settings["security"] == {"open_admin": True}
+    assert "security" not in made("cluster.enabled=false").settings
+    users = made("settings.security.authentication=true", "admin.exposed=true").settings["security"]
+    assert users == {"authentication": True}
+    assert taken(made()).open_to_everybody == {}
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_the_console_is_there_when_it_is_asked_for(tls: bool, made: Made) -> None:
+    made = partial(made, f"tls.enabled={str(tls).lower()}")
     network = made().settings["network"]
     assert network["console"] == "off"
     within = made("console.enabled=true", "console.hosts={mq.example}")
@@ -153,7 +205,7 @@ def test_the_console_is_there_when_it_is_asked_for(tls: bool, helm: str, render:
     assert "open_admin" not in made("console.enabled=true", "console.exposed=true", users).settings["security"]
     assert outside.settings["network"]["console"] == "0.0.0.0:9000"
     assert outside.settings["network"].get("console_tls", False) is tls
-    assert load_settings(None, outside.settings).network.console_tls is tls
+    assert taken(outside).network.console_tls is tls
     (container,) = outside.only("StatefulSet")["spec"]["template"]["spec"]["containers"]
     assert {"name": "console", "containerPort": 9000} in container["ports"]
     assert "port: console" not in outside.text, "nobody reaches it unless a policy says so"

@@ -81,6 +81,14 @@ def test_nobody_is_let_in_from_elsewhere_without_being_asked(name: str, host: st
             )
 
 
+def test_the_admin_port_may_be_for_operators_of_this_machine_and_for_members() -> None:
+    security = {"admin_callers": "this-machine"}
+    network = {"admin": "0.0.0.0:1", "plain_text": "everywhere"}
+    assert load_settings(None, {"network": network, "security": security}).open_to_everybody == {}
+    with pytest.raises(SettingsInvalid, match=r"network\.console = 0\.0\.0\.0:2 would let anybody"):
+        load_settings(None, {"network": {**network, "console": "0.0.0.0:2"}, "security": security})
+
+
 def test_certificates_say_who_administers() -> None:
     tls = {**FILES, "admin_tls": True, "admin_client_ca": "/admins.crt"}
     assert fine(admin="0.0.0.0:1", console="off", **tls).open_to_everybody == {}

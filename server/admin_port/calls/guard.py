@@ -29,7 +29,7 @@ from google.protobuf.message import DecodeError
 from quarry_mq.protocol.admin_methods import service_of, short_name
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.signature import ADMIN_DATE, ADMIN_NONCE, AUTHORIZATION
-from quarry_mq.server.addresses import network_of
+from quarry_mq.server.addresses import Address, network_of, plain_address
 from quarry_mq.server.admin_port.calls.access import (
     JOB_SERVICE,
     OPEN_SERVICES,
@@ -49,6 +49,7 @@ from quarry_mq.server.admin_port.calls.edge import (
     status_code,
 )
 from quarry_mq.server.errors import Outcome, OverLimit, PermissionDenied, TooManyFailures, Unauthenticated
+from quarry_mq.server.front.grpcio import UNIX, peer_text
 from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.server.rpc.context import LimitsMet
 from quarry_mq.server.security.admin_authentication import AdminAuthenticator, AdminCall
@@ -57,6 +58,7 @@ from quarry_mq.server.security.authorization import Authorizer, Need
 from quarry_mq.server.security.build import Security
 from quarry_mq.server.security.credentials import Identity, source_of
 from quarry_mq.server.security.metrics import SecurityMetrics
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.wire.parsing import request_of
 from quarry_mq.server.wire.status import Refused
 
@@ -221,20 +223,30 @@ class AdminAccess:
 
 
 class AdminGuard(grpc.aio.ServerInterceptor):
-    """Checks callers and audits changes. Without `access` every caller is admitted, and only changes are audited."""
+    """Checks callers and audits changes. Without `access` every caller is admitted, and only changes are audited.
+
+    With `own_address`, which is that of the port, callers on other machines are denied.
+    """
 
     def __init__(
-        self, access: AdminAccess | None, *, audit: Audit, metrics: SecurityMetrics, error_reporter: ErrorReporter
+        self,
+        access: AdminAccess | None,
+        *,
+        audit: Audit,
+        metrics: SecurityMetrics,
+        error_reporter: ErrorReporter,
+        own_address: str | None = None,
     ) -> None:
         self._access = access
+        self._own_host = None if own_address is None else Address.parse(own_address).host
         self._audit = audit
         self._metrics = metrics
         self._error_reporter = error_reporter
 
     @property
     def asks(self) -> bool:
-        """Return whether callers are authenticated."""
-        return self._access is not None
+        """Return whether callers may be denied."""
+        return self._access is not None or self._own_host is not None
 
     async def intercept_service(
         self,
@@ -243,7 +255,7 @@ class AdminGuard(grpc.aio.ServerInterceptor):
     ) -> Any:
         handler: Any = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or service_of(method) in OPEN_SERVICES or (self._access is None and not is_change(method)):
+        if handler is None or service_of(method) in OPEN_SERVICES or not (self.asks or is_change(method)):
             return handler
         kind = kind_of(handler)
         guard = self._many_answers if handler.response_streaming else self._one_answer
@@ -273,9 +285,15 @@ class AdminGuard(grpc.aio.ServerInterceptor):
         """Return the caller for the audit. Ends the call if the caller is not allowed to make it."""
         subject = Subject(PORT, short_name(method), caller_peer(context))
         access = self._access
-        if access is None:
-            return subject
         try:
+            if self._own_host is not None and not _is_of_this_machine(context.peer(), self._own_host):
+                raise PermissionDenied(
+                    'operators on other machines are not served (security.admin_callers = "this-machine")'
+                )
+            if access is None:
+                if self.asks:
+                    caller_known("this machine")
+                return subject
             shown = _shown(method, context)
             identity = access.authenticator.identify(shown)
             subject = subject.of(identity)
@@ -348,6 +366,12 @@ async def _write_all(answers: AsyncIterator[Any], context: _Context) -> None:
         await context.write(answer)
 
 
+def _is_of_this_machine(peer: str, own_host: str) -> bool:
+    """Return whether a peer, as gRPC names it, is on the machine whose port listens at a host."""
+    source = source_of(peer_text(peer))
+    return peer.startswith(UNIX) or (source is not None and (source.is_loopback or source == plain_address(own_host)))
+
+
 def _shown(method: str, context: _Context) -> AdminCall:
     headers = {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
     pem = next(iter(context.auth_context().get("x509_pem_cert", ())), None)
@@ -389,17 +413,24 @@ def _changed_by(method: str, request: Any) -> str:
     return f"user:{user}" if user else NOBODY
 
 
-def make_guard(security: Security, cluster: str, error_reporter: ErrorReporter) -> AdminGuard:
-    """Make the guard of a broker in a cluster of this name."""
+def make_guard(security: Security, settings: BrokerSettings, error_reporter: ErrorReporter) -> AdminGuard:
+    """Make the guard of a broker with these settings."""
     access = None
     if security.admin_authenticator is not None:
         access = AdminAccess(
             authenticator=security.admin_authenticator,
             authorizer=security.authorizer,
             is_authorizing=security.is_authorizing,
-            cluster=cluster,
+            cluster=settings.broker.cluster,
         )
-    return AdminGuard(access, audit=security.audit, metrics=security.metrics, error_reporter=error_reporter)
+    is_for_this_machine = settings.security.admin_callers == "this-machine"
+    return AdminGuard(
+        access,
+        audit=security.audit,
+        metrics=security.metrics,
+        error_reporter=error_reporter,
+        own_address=settings.network.admin if is_for_this_machine else None,
+    )
 
 
 _Read = Callable[[_Context], Awaitable[Any]]

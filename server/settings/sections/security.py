@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
@@ -41,6 +41,13 @@ class SecuritySection(Section):
         "operators' requests by remoting likewise. If not, an address of these ports other than loopback needs users "
         "(`authentication`) or `network.admin_client_ca`, and without users operators' requests by remoting are "
         "refused to other machines.",
+    )
+    admin_callers: Literal["anywhere", "this-machine"] = Field(
+        default="anywhere",
+        description="From where operators may call the admin port. With `this-machine` only loopback addresses and the "
+        "port's own address are served, so that `network.admin` may be an address that other machines reach, and no "
+        "users are needed. Members of a cluster call from other machines all the same: each proves that it has the "
+        "cluster's key.",
     )
     date_window_s: int = Field(
         default=300,

@@ -50,11 +50,11 @@ $(POD_NAME).{{ required "advertise.host is needed: the domain below which each p
 {{- define "quarry.check" -}}
 {{- $values := .Values -}}
 {{- $root := . -}}
+{{- if and (eq $values.advertise.kind "dialled") (or (gt (int $values.replicas) 1) (include "quarry.isCluster" .)) -}}
+{{- fail "advertise.kind = dialled is for one broker alone: each member of a cluster has an address of its own" -}}
+{{- end -}}
 {{- if and (gt (int $values.replicas) 1) (not (include "quarry.isCluster" .)) -}}
 {{- fail "cluster.enabled = false needs replicas = 1: shards that know nothing of each other are releases of their own" -}}
-{{- end -}}
-{{- if and (include "quarry.isCluster" .) (eq $values.advertise.kind "dialled") -}}
-{{- fail "advertise.kind = dialled is for one broker alone: each member of a cluster has an address of its own" -}}
 {{- end -}}
 {{- if and (eq $values.advertise.kind "dialled") $values.advertise.address -}}
 {{- fail "advertise.kind = dialled and advertise.address are both set" -}}
@@ -86,7 +86,8 @@ $(POD_NAME).{{ required "advertise.host is needed: the domain below which each p
 {{- if and $values.operator.contextSecret (not $values.operator.context) -}}
 {{- fail "operator.contextSecret needs operator.context: the name of a context in it" -}}
 {{- end -}}
-{{- if and (include "quarry.isOpen" .) (not .Values.security.openAdmin) -}}
+{{- $isReached := or (include "quarry.operatorsCallFromPods" .) (include "quarry.consoleIsExposed" .) -}}
+{{- if and $isReached (include "quarry.takesStrangers" .) (not .Values.security.openAdmin) -}}
 {{- fail "other pods reach the admin port or the console, and nobody is asked who he is: set settings.security.authentication (docs/kubernetes.md, users), or security.openAdmin = true where all who reach it may administer the brokers" -}}
 {{- end -}}
 {{- end -}}

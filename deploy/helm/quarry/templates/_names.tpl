@@ -37,13 +37,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{- define "quarry.isCluster" -}}
 {{- if eq (toString .Values.cluster.enabled) "auto" -}}
-{{- if gt (int .Values.replicas) 1 -}}true{{- end -}}
+{{- if ne .Values.advertise.kind "dialled" -}}true{{- end -}}
 {{- else if .Values.cluster.enabled -}}true{{- end -}}
 {{- end -}}
 
-{{/* Whether other pods reach the admin port. */}}
+{{/* Whether operators call from other pods. */}}
+{{- define "quarry.operatorsCallFromPods" -}}
+{{- if or .Values.admin.exposed .Values.backup.enabled .Values.operator.enabled -}}true{{- end -}}
+{{- end -}}
+
+{{/* Whether other pods reach the admin port: operators, or members of the cluster. */}}
 {{- define "quarry.adminIsExposed" -}}
-{{- if or .Values.admin.exposed .Values.backup.enabled .Values.operator.enabled (include "quarry.isCluster" .) -}}true{{- end -}}
+{{- if or (include "quarry.operatorsCallFromPods" .) (include "quarry.isCluster" .) -}}true{{- end -}}
 {{- end -}}
 
 {{- define "quarry.consoleIsExposed" -}}

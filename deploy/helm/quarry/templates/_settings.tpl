@@ -59,19 +59,24 @@ replication:
   tls_ca: /etc/quarry-tls/ca.crt
   {{- end }}
 {{- end }}
-{{- if or .Values.security.keySecret (include "quarry.isOpen" .) }}
+{{- $isOpen := and .Values.security.openAdmin (include "quarry.takesStrangers" .) }}
+{{- $isForMembers := and (not $isOpen) (include "quarry.takesStrangers" .) }}
+{{- if or .Values.security.keySecret $isOpen $isForMembers }}
 security:
   {{- if .Values.security.keySecret }}
   key_file: /run/quarry/security.key
   {{- end }}
-  {{- if include "quarry.isOpen" . }}
+  {{- if $isOpen }}
   open_admin: true
+  {{- end }}
+  {{- if $isForMembers }}
+  admin_callers: this-machine
   {{- end }}
 {{- end }}
 {{- end -}}
 
 {{/* Whether other pods reach the admin port or the console and nobody is asked who he is. */}}
-{{- define "quarry.isOpen" -}}
+{{- define "quarry.takesStrangers" -}}
 {{- if and (or (include "quarry.adminIsExposed" .) (include "quarry.consoleIsExposed" .)) (not (include "quarry.asksOperators" .)) -}}true{{- end -}}
 {{- end -}}
 
@@ -88,7 +93,7 @@ security:
 store.directory network.listen network.admin network.http network.advertise network.tls network.tls_listen
 network.console network.console_hosts network.console_tls network.tls_advertise network.tls_certificate network.tls_key network.admin_tls network.http_tls network.plain_text
 network.replication network.replication_tls replication.mode replication.replica replication.peers replication.key_file replication.tls_ca
-broker.name cluster.advertise cluster.dns cluster.members cluster.key_file cluster.tls_ca security.key_file security.key security.open_admin
+broker.name cluster.advertise cluster.dns cluster.members cluster.key_file cluster.tls_ca security.key_file security.key security.open_admin security.admin_callers
 {{- end -}}
 
 {{- define "quarry.value" -}}
