@@ -6,8 +6,10 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -168,6 +170,7 @@ class Cluster:
         self.folder = within.folder
         self.access = self.folder / "access.yaml"
         self.volumes = self.folder / "volumes"
+        self._names = self.folder / "names"
         self.group = f"quarry-kubernetes-{self.folder.name}"
         self.nodes = [Node(self, number) for number in NODES]
 
@@ -176,12 +179,18 @@ class Cluster:
 
     # -- standing up and taking down
 
-    def start(self, template: Path) -> None:
-        """Stand everything up. `template` is the folder of a container runtime that has the images."""
+    def copy_images(self, layout: Path, template: Path) -> None:
+        """Give each node images before its start. `template` is kept for later clusters: import takes some time."""
+        _fill_template(self.within, layout, template)
+        for node in self.nodes:
+            node.folder.mkdir()
+            _copy_runtime(template, node.folder / "containerd")
+
+    def start(self) -> None:
+        """Stand everything up."""
         self._make_network()
         self._start_control_plane()
         for node in self.nodes:
-            copy_runtime(template, node.folder / "containerd")
             node.start()
         self.apply(*dns(CONTROL_PLANE), *storage(self.volumes, [node.name for node in self.nodes]))
         self.apply(*client_pods(CLIENTS, [node.name for node in self.nodes], programs.program("flow")))
@@ -237,9 +246,10 @@ class Cluster:
         self.within.start(
             "kube-scheduler", kube, "kube-scheduler", f"--kubeconfig={self.access}", "--leader-elect=false"
         )
+        self._names.touch()
         (self.folder / "Corefile").write_text(
-            ".:53 {\n errors\n cache 5\n kubernetes cluster.local in-addr.arpa {\n"
-            f"  kubeconfig {self.access}\n  pods insecure\n }}\n}}\n"
+            f".:53 {{\n errors\n cache 5\n hosts {self._names} {{\n  reload 1s\n  fallthrough\n }}\n"
+            f" kubernetes cluster.local in-addr.arpa {{\n  kubeconfig {self.access}\n  pods insecure\n }}\n}}\n"
         )
         self.within.start("coredns", programs.program("coredns"), "-conf", self.folder / "Corefile")
 
@@ -281,7 +291,7 @@ class Cluster:
         for node in self.nodes:
             said = node.folder / "index.json"
             if said.read_text() != index:
-                self.within.run("sh", "-ec", importing(layout, node.socket), network=node.name, timeout_s=600)
+                self.within.run("sh", "-ec", _importing(layout, node.socket), network=node.name, timeout_s=600)
                 said.write_text(index)
 
     # -- what a test does
@@ -374,6 +384,14 @@ class Cluster:
             events = self.kubectl("get", "pods,events", "--namespace", namespace, "--output=wide")
             raise Failed(f"{late}\n{events[-6000:]}") from late
 
+    def is_leaving(self, namespace: str, pod: str) -> bool:
+        """Return whether a pod is to be ended."""
+        return "deletionTimestamp" in self.get("pod", pod, namespace)["metadata"]
+
+    def allow_all(self, namespace: str) -> None:
+        """Let pods of a namespace be of any kind, with ports of their node for example."""
+        self.kubectl("label", "namespace", namespace, "--overwrite", "pod-security.kubernetes.io/enforce=privileged")
+
     def is_ready(self, namespace: str, name: str) -> bool:
         try:
             pod = self.get("pod", name, namespace)
@@ -384,8 +402,19 @@ class Cluster:
         return not is_leaving and any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
     def name_outside(self, address: str, *names: str) -> None:
-        """Let programs on the laptop find names at an address, as a DNS of the network would."""
-        self.within.run("sh", "-c", f"echo {address} {' '.join(names)} >> /etc/hosts")
+        """Let DNS have names at an address, for the laptop and for pods."""
+        self._names.write_text(f"{address} {' '.join(names)}\n")
+        found = "import socket, sys; sys.exit(socket.gethostbyname(sys.argv[1]) != sys.argv[2])"
+        for name in names:
+            is_found = partial(self._succeeds, sys.executable, "-c", found, name, address)
+            wait_until(is_found, f"{name} is found")
+
+    def _succeeds(self, *command: str) -> bool:
+        try:
+            self.outside(*command)
+        except Failed:
+            return False
+        return True
 
     @contextmanager
     def namespace(self, name: str) -> Iterator[str]:
@@ -411,7 +440,7 @@ class Cluster:
                 self.apply({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec})
 
 
-def fill_template(within: Namespaces, layout: Path, template: Path) -> None:
+def _fill_template(within: Namespaces, layout: Path, template: Path) -> None:
     """Let a container runtime that runs for this alone import images, where they are not those that it has."""
     index = (layout / "index.json").read_text()
     said = template / "index.json"
@@ -427,18 +456,18 @@ def fill_template(within: Namespaces, layout: Path, template: Path) -> None:
     wait_until(
         lambda: "containerd successfully booted" in (within.folder / "log" / "containerd").read_text(), "containerd"
     )
-    within.run("sh", "-ec", importing(layout, socket), timeout_s=600)
+    within.run("sh", "-ec", _importing(layout, socket), timeout_s=600)
     within.stop("containerd")
     said.write_text(index)
 
 
-def importing(layout: Path, socket: str) -> str:
+def _importing(layout: Path, socket: str) -> str:
     """Return the command of a shell by which a container runtime imports images."""
     ctr = f"ctr --address {socket} --namespace k8s.io"
     return f"tar --create --directory {layout} . | {ctr} images import --snapshotter overlayfs -"
 
 
-def copy_runtime(template: Path, target: Path) -> None:
+def _copy_runtime(template: Path, target: Path) -> None:
     """Copy the folder of a container runtime: links to files that never change, copies of its databases."""
     source = template / "containerd"
     subprocess.run(["cp", "--archive", "--link", source, target], check=True)

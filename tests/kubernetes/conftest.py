@@ -11,7 +11,7 @@ import pytest
 from tests.deploy.manifests import ROOT
 from tests.e2e.languages import locked
 from tests.kubernetes import images, programs
-from tests.kubernetes.cluster import Cluster, fill_template
+from tests.kubernetes.cluster import CONTROL_PLANE, Cluster
 from tests.kubernetes.namespaces import Namespaces
 from tests.kubernetes.release import Release
 from tests.kubernetes.table import Table
@@ -36,20 +36,18 @@ def cluster() -> Iterator[Cluster]:
     kept = os.environ.get("KEEP_CLUSTER", "")
     folder = programs.cache() / "run" / (kept or str(os.getpid()))
     programs.build_all()
-    layout = images.layout(images.build_all())
     within = Namespaces.found(folder)
-    if within is not None:
-        found = Cluster(within)
-        found.update_images(layout)
-        yield found
-        return
-    within = Namespaces.made(folder, keep=bool(kept))
-    made = Cluster(within)
+    is_found = within is not None
+    made = Cluster(within or Namespaces.made(folder, keep=bool(kept), name_server=CONTROL_PLANE))
     try:
-        template = programs.cache() / "template"
-        with locked(programs.cache() / "template.lock"):
-            fill_template(within, layout, template)
-        made.start(template)
+        with locked(programs.cache() / "images.lock"):
+            layout = images.layout(images.build_all())
+            if is_found:
+                made.update_images(layout)
+            else:
+                made.copy_images(layout, images.of_this_tree() / "template")
+        if not is_found:
+            made.start()
         yield made
     finally:
         if not kept:

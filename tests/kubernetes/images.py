@@ -3,6 +3,7 @@
 | image | what it is |
 |---|---|
 | `quarry:test` | the project's own Dockerfile, with a Debian and the machine's Rust as its base images |
+| `quarry:before` | the same of the commit before |
 | `tools:test` | the official Python client, a proxy, an object store: what tests need beside brokers |
 | `rclone:test` | the same files, with the program that uploads backups as the entry point |
 | `localhost/pause:1` | what holds a pod's namespaces |
@@ -13,23 +14,29 @@ Layers are kept in the cache, so a change of the project's source builds the las
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import shutil
 import subprocess
-from collections.abc import Sequence
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from tests.deploy.manifests import ROOT
-from tests.e2e.languages import locked
 from tests.kubernetes.programs import cache
 
 PAUSE: Final = "localhost/pause:1"
 QUARRY: Final = "localhost/quarry:test"
+BEFORE: Final = "localhost/quarry:before"
 TOOLS: Final = "localhost/tools:test"
 RCLONE: Final = "localhost/rclone:test"
 
+DOCKERFILE: Final = ROOT / "deploy" / "image" / "Dockerfile"
+IGNORED: Final = DOCKERFILE.with_name("Dockerfile.dockerignore")
 PYTHON_BASE: Final = "localhost/base-python:1"
 RUST_BASE: Final = "localhost/base-rust:1"
 DEBIAN: Final = "bookworm"
@@ -70,27 +77,47 @@ def digest_of(image: str) -> str:
 
 def build_all() -> list[str]:
     """Build whatever is missing or older than its source. Return the names of the images that pods use."""
-    with locked(cache() / "images.lock"):
-        _base_of_python()
-        _base_of_rust()
-        _pause()
-        _quarry(ROOT, QUARRY)
-        _tools()
-    return [PAUSE, QUARRY, TOOLS, RCLONE]
+    _base_of_python()
+    _base_of_rust()
+    _pause()
+    _quarry(ROOT, QUARRY)
+    with commit_before() as source:
+        _quarry(source, BEFORE)
+    _tools()
+    return [PAUSE, QUARRY, BEFORE, TOOLS, RCLONE]
 
 
-def build_quarry(source: Path, image: str) -> None:
-    """Build the image of another version of the project's source, by the Dockerfile of this one."""
-    with locked(cache() / "images.lock"):
-        _quarry(source, image)
+@contextmanager
+def commit_before() -> Iterator[Path]:
+    """Yield a folder with the project as the commit before the last one has it."""
+    with TemporaryDirectory() as folder:
+        archive = subprocess.run(["git", "archive", "HEAD~1"], cwd=ROOT, capture_output=True, check=True).stdout
+        with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
+            opened.extractall(folder, filter="data")
+        yield Path(folder)
+
+
+def source_digest(source: Path) -> str:
+    """Name the files that a build of the image sees: another content, another name."""
+    total = hashlib.sha256(DOCKERFILE.read_bytes())
+    sent = [line[1:] for line in IGNORED.read_text().splitlines() if line.startswith("!")]
+    for top in sent:
+        for path in sorted([source / top, *(source / top).rglob("*")]):
+            if path.is_file() and not {"__pycache__", "target"} & set(path.parts):
+                total.update(str(path.relative_to(source)).encode() + path.read_bytes())
+    return total.hexdigest()[:16]
 
 
 def _quarry(source: Path, image: str) -> None:
-    dockerfile = ROOT / "deploy" / "image" / "Dockerfile"
+    """Build the image of a version of the project by the Dockerfile of this one, unless it has been built before."""
+    known = f"localhost/quarry-source:{source_digest(source)}"
+    if digest_of(known):
+        buildah("tag", known, image)
+        return
     arguments = ("--build-arg", f"PYTHON_IMAGE={PYTHON_BASE}", "--build-arg", f"RUST_IMAGE={RUST_BASE}")
     buildah(
         *("build", "--layers", "--isolation", "chroot", "--pull-never", *_machine_files(), *arguments),
-        *("--ignorefile", f"{dockerfile}.dockerignore", "--file", dockerfile, "--tag", image, source),
+        *("--ignorefile", IGNORED, "--file", DOCKERFILE, "--tag", image, "--tag", known, source),
     )
 
 
@@ -177,9 +204,15 @@ CMD ["sleep", "infinity"]
     buildah("rm", container)
 
 
+def of_this_tree() -> Path:
+    """Return the part of the cache that belongs to this tree of the project alone: others have other images."""
+    return cache() / "trees" / hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]
+
+
 def layout(images: Sequence[str]) -> Path:
     """Write images into one folder, as a container runtime imports them (OCI image layout). Layers are shared."""
-    folder = cache() / "layout"
+    folder = of_this_tree() / "layout"
+    folder.mkdir(parents=True, exist_ok=True)
     digests = json.dumps({image: digest_of(image) for image in images})
     said = folder / "digests.json"
     if said.exists() and said.read_text() == digests:
@@ -188,7 +221,7 @@ def layout(images: Sequence[str]) -> Path:
     for image in images:
         buildah("push", "--quiet", "--disable-compression", image, f"oci:{folder}:{image}")
     index = json.loads((folder / "index.json").read_text())
-    named = {each["annotations"][REFERENCE]: each for each in index["manifests"] if REFERENCE in each["annotations"]}
+    named = {each.get("annotations", {}).get(REFERENCE): each for each in index["manifests"]}
     index["manifests"] = [named[image] for image in images]
     for each in index["manifests"]:
         each["annotations"][NAME_IN_CONTAINERD] = each["annotations"][REFERENCE]

@@ -71,7 +71,7 @@ class Namespaces:
         return cls(folder, init) if is_alive else None
 
     @classmethod
-    def made(cls, folder: Path, *, keep: bool) -> Namespaces:
+    def made(cls, folder: Path, *, keep: bool, name_server: str) -> Namespaces:
         """Make new ones, with a loopback device and nothing else."""
         for each in ("log", "pid"):
             (folder / each).mkdir(parents=True, exist_ok=True)
@@ -94,10 +94,10 @@ class Namespaces:
         made = cls(folder, int(init))
         made._process = process
         (folder / "init").write_text(init)
-        made._mount()
+        made._mount(name_server)
         return made
 
-    def _mount(self) -> None:
+    def _mount(self, name_server: str) -> None:
         lines = [
             "mount --make-rshared /",
             "mount -t tmpfs tmpfs /run",
@@ -106,8 +106,8 @@ class Namespaces:
             "mount --rbind /sys/fs/cgroup /run/cgroup",
             "mount -t sysfs sysfs /sys",
             "mount --rbind /run/cgroup /sys/fs/cgroup",
-            "cp /etc/hosts /run/hosts",
-            "mount --bind /run/hosts /etc/hosts",
+            f"echo nameserver {name_server} > /run/resolv.conf",
+            "mount --bind /run/resolv.conf /etc/resolv.conf",
         ]
         for name, value in KERNEL_SETTINGS.items():
             file = f"/run/settings/{name.replace('/', '-')}"

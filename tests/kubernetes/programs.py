@@ -1,7 +1,6 @@
 """Programs of the cluster, built once from Go modules of named versions, and what the machine has to have for all else.
 
-The cache is `QUARRY_KUBERNETES_CACHE`, by default `~/.cache/quarry-kubernetes`. Each program lies in its folder `bin`,
-beside a file that names what the program was built from.
+The cache is `QUARRY_KUBERNETES_CACHE`, by default `~/.cache/quarry-kubernetes`. The programs lie in its folder `bin`.
 """
 
 from __future__ import annotations
@@ -81,7 +80,8 @@ def cache() -> Path:
 
 
 def program(name: str) -> Path:
-    return cache() / "bin" / name
+    """Return the path of a program. What it is built from is in its name: trees of the project may differ in it."""
+    return cache() / "bin" / f"{name}-{hashlib.sha256(RECIPES[name].text.encode()).hexdigest()[:8]}"
 
 
 def why_not() -> str:
@@ -97,17 +97,12 @@ def why_not() -> str:
 
 
 def _unbuilt() -> list[str]:
-    return [name for name, recipe in RECIPES.items() if not _is_built(name, recipe)]
-
-
-def _is_built(name: str, recipe: Recipe) -> bool:
-    said = program(f"{name}.recipe")
-    return program(name).exists() and said.exists() and said.read_text() == recipe.text
+    return [name for name in RECIPES if not program(name).exists()]
 
 
 def build_all() -> None:
     """Build what is not there yet: some tens of minutes the first time. Raises CalledProcessError."""
-    program("").mkdir(parents=True, exist_ok=True)
+    (cache() / "bin").mkdir(parents=True, exist_ok=True)
     with locked(cache() / "programs.lock"):
         for name in _unbuilt():
             _build(name, RECIPES[name])
@@ -116,12 +111,13 @@ def build_all() -> None:
 def _build(name: str, recipe: Recipe) -> None:
     flags = " ".join(["-s", "-w", *(f"-X {each}" for each in recipe.variables)])
     options = ["-trimpath", "-buildvcs=false", "-ldflags", flags]
+    built = cache() / "bin" / name
     command = ["nice", "-n", "10", "go"]
     if recipe.folder is None:
         command += ["install", *options, recipe.module]
     else:
-        command += ["build", *options, "-o", str(program(name)), "."]
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOBIN": str(program(""))}
+        command += ["build", *options, "-o", str(built), "."]
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOBIN": str(built.parent)}
     subprocess.run(
         command,
         cwd=recipe.folder,
@@ -131,4 +127,5 @@ def _build(name: str, recipe: Recipe) -> None:
         text=True,
         timeout=BUILD_TIMEOUT_S,
     )
-    program(f"{name}.recipe").write_text(recipe.text)
+    program(name).unlink(missing_ok=True)
+    os.link(built, program(name))
