@@ -15,7 +15,7 @@ from lightkube import AsyncClient
 from lightkube.config.kubeconfig import DEFAULT_KUBECONFIG
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.generic_resource import GenericNamespacedResource, create_namespaced_resource
-from lightkube.models.core_v1 import ObjectReference
+from lightkube.models.core_v1 import ContainerState, ContainerStatus, ObjectReference
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apps_v1 import StatefulSet, StatefulSetScale
 from lightkube.resources.core_v1 import Pod as PodObject
@@ -34,6 +34,8 @@ PAGE: Final = 500
 """Objects of one answer to a list."""
 
 _NOT_FOUND: Final = 404
+_KILLED: Final = 128
+"""The exit status from which on a signal has ended a process."""
 
 
 class KubernetesFailed(Exception):
@@ -52,6 +54,18 @@ class Pod(NamedTuple):
     """Its address in the network of the cluster; empty until it has one."""
     role: str
     """What its label says; empty without the label."""
+
+
+class Container(NamedTuple):
+    """A container of a pod."""
+
+    is_ready: bool
+    waits_for: str
+    """The reason why it does not run now, in one word; empty if it runs."""
+    failed_at_ms: int
+    """The time when it last ended with an error; 0 if it never did."""
+    failure: str
+    """The last line that it had printed then."""
 
 
 class Secret(NamedTuple):
@@ -212,6 +226,18 @@ class Kubernetes:
         words = [word for each in (done.stdout, done.stderr) for word in str(each or "").split()]
         return done.exit_code == 0, " ".join(words)
 
+    async def containers(self, pod: str) -> Mapping[str, Container]:
+        """Return the containers of a pod by their names; none if the pod does not exist."""
+        try:
+            found = await self._client.get(PodObject, pod)
+        except httpx.HTTPError as error:
+            failed = _failed(error)
+            if isinstance(failed, ObjectGone):
+                return {}
+            raise failed from error
+        statuses = None if found.status is None else found.status.containerStatuses
+        return {each.name: _container(each) for each in statuses or ()}
+
     async def replicas(self, stateful_set: str) -> int | None:
         """Return how many pods a stateful set is to have; None if it does not exist."""
         try:
@@ -237,6 +263,19 @@ def _pod(found: PodObject) -> Pod:
     labels: Mapping[str, str] = found.metadata.labels or {}
     address = None if found.status is None else found.status.podIP
     return Pod(str(found.metadata.name), address or "", labels.get(ROLE_LABEL, ""))
+
+
+def _container(found: ContainerStatus) -> Container:
+    now, before = found.state or ContainerState(), found.lastState or ContainerState()
+    waits_for = "" if now.running else str((now.waiting and now.waiting.reason) or "Ended")
+    ended = now.terminated or before.terminated
+    if ended is None or ended.exitCode == 0:
+        return Container(found.ready, waits_for, 0, "")
+    lines = (ended.message or "").strip().splitlines()
+    by_itself = ended.exitCode < _KILLED and lines
+    failure = lines[-1] if by_itself else f"it was ended with exit status {ended.exitCode} ({ended.reason or 'Error'})"
+    failed_at_ms = int(ended.finishedAt.timestamp() * 1000) if ended.finishedAt else 0
+    return Container(found.ready, waits_for, failed_at_ms, failure)
 
 
 def _secret(found: SecretObject) -> Secret:

@@ -17,6 +17,7 @@ from quarry_mq.cli.operator.groups import GroupReconciler
 from quarry_mq.cli.operator.kubernetes import Kubernetes, KubernetesFailed, connected
 from quarry_mq.cli.operator.loop import Operator, Reconciler, Stats
 from quarry_mq.cli.operator.metrics import operator_registry
+from quarry_mq.cli.operator.migrations import MigrationReconciler
 from quarry_mq.cli.operator.pods import Pods
 from quarry_mq.cli.operator.resources import SHARD_SET
 from quarry_mq.cli.operator.rules import RuleReconciler
@@ -74,6 +75,7 @@ async def _run(
             known = [
                 *reconcilers(broker, kubernetes, clock, endpoint.user),
                 ShardReconciler(broker, kubernetes, clock, pods.ask),
+                MigrationReconciler(kubernetes, clock),
             ]
             operator = Operator(kubernetes, known, clock=clock, stats=stats)
             with _served(http, stats, health):

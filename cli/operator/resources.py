@@ -41,6 +41,7 @@ CONSUMER_GROUP: Final = Kind("ConsumerGroup", "consumergroups")
 USER: Final = Kind("User", "users")
 ACCESS_RULE: Final = Kind("AccessRule", "accessrules")
 SHARD_SET: Final = Kind("ShardSet", "shardsets")
+MIGRATION: Final = Kind("Migration", "migrations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,8 @@ class Condition:
     reason: str
     """One word in camel case."""
     message: str
+    is_awaited: bool = False
+    """Whether the condition becomes true in time, so that nobody has to look at it before."""
 
     @property
     def status(self) -> str:
@@ -118,7 +121,7 @@ class Condition:
     @property
     def is_problem(self) -> bool:
         """Return whether people have to look at it."""
-        return self.is_true is True if self.type == DRIFTED else self.is_true is not True
+        return self.is_true is True if self.type == DRIFTED else not (self.is_true or self.is_awaited)
 
 
 class Note(NamedTuple):

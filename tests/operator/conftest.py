@@ -13,9 +13,12 @@ from lightkube.config.models import Cluster, User
 
 from quarry_mq.store.security.sealer import new_key
 from tests.e2e.broker import SMALL_SEGMENTS, Broker
+from tests.e2e.conftest import start_broker
 from tests.operator.bench import Bench, opened
 from tests.operator.fake_api import FakeApi
 from tests.operator.real_api import RealApi, missing, running_api
+
+__all__ = ["start_broker"]
 
 FAKE_CONFIG = KubeConfig.from_one(cluster=Cluster(server="http://fake"), user=User(token="fake")).get()
 OPERATOR_TOKEN = "operator"
