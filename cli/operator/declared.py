@@ -50,7 +50,7 @@ class DriftReported(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What differs between a declaration and the broker, by setting: the value at the broker and the declared one."""
+    """A difference has the settings that differ: for each the value at the broker and the declared one."""
 
     values: Mapping[str, tuple[Any, Any]]
 
@@ -177,7 +177,7 @@ class DeclaredReconciler(ABC):
 
     async def _created(self, resource: Resource, declared: Settings) -> Outcome:
         is_drift = _was_ready(resource)
-        resource = await self._held(resource)
+        resource = await self._with_finalizer(resource)
         # if the operator ends before the status has the settings, the thing is known as made for this resource
         resource = await self.kubernetes.write_status(resource, {"status": {"applied": {}}})
         try:
@@ -201,7 +201,7 @@ class DeclaredReconciler(ABC):
         drift = Difference({}) if is_new else drifted(declared, applied, differing)
         is_told = bool(drift) and is_reported(resource)
         changes = differing.without(drift.values) if is_told else differing
-        resource = await self._held(resource)
+        resource = await self._with_finalizer(resource)
         if changes:
             await self.change(resource, found, changes.declared)
         more = await self.complete(resource)
@@ -224,12 +224,12 @@ class DeclaredReconciler(ABC):
             notes=[*notes, *more.notes],
         )
 
-    async def _held(self, resource: Resource) -> Resource:
+    async def _with_finalizer(self, resource: Resource) -> Resource:
         """Keep the resource until its thing is deleted, or not, before the thing is made or changed."""
         return await self.kubernetes.set_finalizer(resource, wanted=self._is_deleted_with(resource))
 
     async def _let_go(self, resource: Resource) -> None:
-        """Undo `_held` for a thing that was not made: one of this name that others make is theirs."""
+        """Undo `_with_finalizer` for a thing that was not made: one of this name that others make is theirs."""
         resource = await self.kubernetes.write_status(resource, {"status": {"applied": None}})
         await self.kubernetes.set_finalizer(resource, wanted=False)
 

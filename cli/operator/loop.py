@@ -8,6 +8,7 @@ and at no other one.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -114,7 +115,7 @@ class _Controller:
                 failures = 0
             except KubernetesFailed as error:
                 failures += 1
-                log.warning("resources cannot be followed", kind=kind.name, error=str(error))
+                log.warning("custom resources cannot be followed", kind=kind.name, error=str(error))
                 await asyncio.sleep(_retry_s(failures))
 
     async def _read(self, kind: Kind) -> None:
@@ -171,10 +172,10 @@ class _Controller:
         except ObjectGone:
             is_settled = True  # of a resource that has just been deleted
         except KubernetesFailed as error:
-            log.warning("a resource cannot be written", kind=kind, name=resource.name, error=str(error))
+            log.warning("custom resource cannot be written", kind=kind, name=resource.name, error=str(error))
             is_settled = False
         except Exception:  # a bug that one resource meets must not stop the others
-            log.exception("a resource could not be reconciled", kind=kind, name=resource.name)
+            log.exception("custom resource could not be reconciled", kind=kind, name=resource.name)
             with suppress(KubernetesFailed):
                 await self._tell(resource, FAILED)
             is_settled = False
@@ -200,12 +201,12 @@ class _Controller:
             await self._note(resource, note)
 
     async def _note(self, resource: Resource, note: Note) -> None:
-        level = log.warning if note.is_warning else log.info
-        level("resource", kind=resource.kind.name, name=resource.name, reason=note.reason, text=note.message)
+        kind, name, level = resource.kind.name, resource.name, logging.WARNING if note.is_warning else logging.INFO
+        log.log(level, "custom resource", kind=kind, name=name, reason=note.reason, text=note.message)
         try:
             await self._kubernetes.note(resource, note)
         except KubernetesFailed as error:
-            log.warning("an event cannot be written", kind=resource.kind.name, name=resource.name, error=str(error))
+            log.warning("event of a custom resource cannot be written", kind=kind, name=name, error=str(error))
 
     def _count(self, kind: str) -> None:
         states = (str(each.condition(READY).get("status", "Unknown")) for each in self._resources.values())

@@ -28,7 +28,7 @@ def operator_metrics(stats: Stats) -> Iterator[Metric]:
     yield resources
     looks = CounterMetricFamily("quarry_operator_looks", "Looks at a custom resource", labels=["kind"])
     failures = CounterMetricFamily(
-        "quarry_operator_failures", "Looks after which the custom resource was not as declared", labels=["kind"]
+        "quarry_operator_failures", "Looks after which a custom resource was not as declared", labels=["kind"]
     )
     for kind in stats.states:
         looks.add_metric([kind], stats.looks[kind])

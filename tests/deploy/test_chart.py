@@ -81,6 +81,10 @@ def test_helm_finds_no_fault(helm: str) -> None:
             "needs store.accessMode = ReadWriteOnce",
         ),
         (["backup.contextSecret=quarry-operator"], "needs backup.context"),
+        (["operator.contextSecret=quarry-operator"], "needs operator.context"),
+        (["operator.enabled=true", "tls.enabled=true"], "operator.contextSecret is needed"),
+        (["operator.enabled=true", "settings.security.authentication=true"], "operator.contextSecret is needed"),
+        (["operator.enabled=true"], "nobody is asked who he is"),
         (["replicas=3"], "nobody is asked who he is: set settings.security.authentication"),
         (["admin.exposed=true"], "nobody is asked who he is"),
         (["console.enabled=true", "console.exposed=true"], "nobody is asked who he is"),
@@ -160,6 +164,18 @@ def test_the_console_is_there_when_it_is_asked_for(tls: bool, helm: str, render:
     policy = "networkPolicy.console[0].podSelector.matchLabels.a=b"
     asked = made("console.enabled=true", "console.exposed=true", everybody, policy)
     assert "port: console" in asked.text
+
+
+def test_definitions_come_with_one_release_of_several(helm: str, render: ModuleType) -> None:
+    open_to_all = ("--set", "operator.enabled=true", "--set", "security.openAdmin=true")
+    for options, count in (((), 4), (("--set", "operator.installDefinitions=false"), 0)):
+        done = template(helm, render, *open_to_all, *options)
+        assert done.returncode == 0, done.stderr
+        made = Manifests(done.stdout)
+        assert len(made.all("CustomResourceDefinition")) == count
+        (container,) = made.only("Deployment")["spec"]["template"]["spec"]["containers"]
+        assert "mq-quarry-headless.elsewhere.svc.cluster.local:8082" in container["args"]
+        assert "env" not in container
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -26,7 +26,7 @@ from tests.operator.test_schemas import manifest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 NAMESPACE = "quarry"
-"""That of the rendered manifests."""
+"""The namespace of the rendered manifests."""
 
 
 class Site(NamedTuple):
@@ -207,5 +207,5 @@ def test_its_log_is_lines_of_json(site: Site) -> None:
     site.apply("Topic", "logged", {})
     site.wait("topic", "logged")
     lines = [json.loads(line) for line in site.output.read_text().splitlines()]
-    assert {each["event"] for each in lines} <= {"resource", "message of a library", "resources cannot be followed"}
+    assert {each["event"] for each in lines} <= {"custom resource", "message of a library"}
     assert any(each.get("reason") == "Created" for each in lines)
