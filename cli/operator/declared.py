@@ -105,7 +105,7 @@ class DeclaredReconciler(ABC):
 
     @abstractmethod
     def thing(self, resource: Resource) -> str:
-        """Return the name of the thing that the resource declares. No two resources may declare the same one."""
+        """Return the name of what the resource declares. It is called for any resource, and must not fail."""
 
     @abstractmethod
     def declared(self, resource: Resource) -> Settings:
@@ -135,12 +135,12 @@ class DeclaredReconciler(ABC):
         del resource
         return Outcome()
 
-    async def reconcile(self, resource: Resource, siblings: Collection[Resource]) -> Outcome:
-        """Look at one resource. `siblings` are all of its kind."""
+    async def reconcile(self, resource: Resource, rivals: Collection[Resource]) -> Outcome:
+        """Look at one resource. `rivals` are all that declare the same thing, itself included."""
         try:
             if resource.is_being_deleted:
                 return await self._end(resource)
-            return await self._bring(resource, siblings)
+            return await self._bring(resource, rivals)
         except BrokerAway as error:
             return _not_ready("BrokerUnavailable", str(error), is_true=None)
         except CallRefused as error:
@@ -161,9 +161,8 @@ class DeclaredReconciler(ABC):
         await self.kubernetes.set_finalizer(resource, wanted=False)
         return Outcome(notes=notes)
 
-    async def _bring(self, resource: Resource, siblings: Collection[Resource]) -> Outcome:
-        thing = self.thing(resource)
-        first = min((each for each in siblings if self.thing(each) == thing), key=_precedence)
+    async def _bring(self, resource: Resource, rivals: Collection[Resource]) -> Outcome:
+        thing, first = self.thing(resource), min(rivals, key=_precedence)
         if first.uid != resource.uid:
             text = f"{self.kind.name} {first.name} declares the {self.noun} {thing} already: delete one of the two"
             raise Waiting("DeclaredTwice", text)

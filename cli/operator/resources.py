@@ -116,8 +116,8 @@ class Condition:
 
     @property
     def is_problem(self) -> bool:
-        """Return whether people have to look at it."""
-        return self.is_true is True if self.type == DRIFTED else self.is_true is not True
+        """Return whether people have to look at the resource. What is unknown is a matter of the whole release."""
+        return self.is_true is (self.type == DRIFTED)
 
 
 class Note(NamedTuple):
