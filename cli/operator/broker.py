@@ -6,10 +6,13 @@ from collections.abc import AsyncIterator
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import grpc
+import structlog
 from google.protobuf.message import Message
 
 from quarry_mq.client.admin import AsyncAdminClient
 from quarry_mq.protocol.proto.quarry.admin.v1 import members_pb2
+
+log = structlog.get_logger(__name__)
 
 OK: Final = grpc.StatusCode.OK.name
 NOT_FOUND: Final = grpc.StatusCode.NOT_FOUND.name
@@ -53,13 +56,16 @@ class Broker:
 
     def __init__(self, client: AsyncAdminClient) -> None:
         self._client = client
+        self._is_away = False
 
     async def call(self, method: str, request: Message) -> Any:
         """Make a call with one answer, named as `Service/Method`."""
         try:
-            return await self._client.call(method, request)
+            answer = await self._client.call(method, request)
         except grpc.RpcError as error:
-            raise _refusal(error) from error
+            raise self._refusal(error) from error
+        self._note_away(None)
+        return answer
 
     async def found(self, method: str, request: Message) -> Any:
         """Make a call that reads something by its name; return None if that does not exist."""
@@ -90,13 +96,22 @@ class Broker:
                 elif each.code != OK:
                     raise _error(each.code, f"{each.member}: {each.problem}")
         except grpc.RpcError as error:
-            raise _refusal(error) from error
+            raise self._refusal(error) from error
 
+    def _refusal(self, error: grpc.RpcError) -> Exception:
+        # every error of a call is also that call; the type does not say so
+        call = cast("grpc.Call", error)
+        refusal = _error(call.code().name, call.details() or call.code().name)
+        self._note_away(refusal if isinstance(refusal, BrokerAway) else None)
+        return refusal
 
-def _refusal(error: grpc.RpcError) -> Exception:
-    # every error of a call is also that call; the type does not say so
-    call = cast("grpc.Call", error)
-    return _error(call.code().name, call.details() or call.code().name)
+    def _note_away(self, error: BrokerAway | None) -> None:
+        """Log that the broker is away, or is there again: once, and not for each resource."""
+        if error is not None and not self._is_away:
+            log.warning("the broker does not answer the operator", error=str(error))
+        elif error is None and self._is_away:
+            log.info("the broker answers the operator again")
+        self._is_away = error is not None
 
 
 def _error(code: str, text: str) -> Exception:

@@ -50,7 +50,7 @@ class DriftReported(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What differs between a declaration and the broker, by setting: the value at the broker and the declared one."""
+    """A difference has the settings that differ: for each the value at the broker and the declared one."""
 
     values: Mapping[str, tuple[Any, Any]]
 
@@ -105,7 +105,7 @@ class DeclaredReconciler(ABC):
 
     @abstractmethod
     def thing(self, resource: Resource) -> str:
-        """Return the name of the thing that the resource declares. No two resources may declare the same one."""
+        """Return the name of what the resource declares. It is called for any resource, and must not fail."""
 
     @abstractmethod
     def declared(self, resource: Resource) -> Settings:
@@ -135,12 +135,12 @@ class DeclaredReconciler(ABC):
         del resource
         return Outcome()
 
-    async def reconcile(self, resource: Resource, siblings: Collection[Resource]) -> Outcome:
-        """Look at one resource. `siblings` are all of its kind."""
+    async def reconcile(self, resource: Resource, rivals: Collection[Resource]) -> Outcome:
+        """Look at one resource. `rivals` are all that declare the same thing, itself included."""
         try:
             if resource.is_being_deleted:
                 return await self._end(resource)
-            return await self._bring(resource, siblings)
+            return await self._bring(resource, rivals)
         except BrokerAway as error:
             return _not_ready("BrokerUnavailable", str(error), is_true=None)
         except CallRefused as error:
@@ -161,9 +161,8 @@ class DeclaredReconciler(ABC):
         await self.kubernetes.set_finalizer(resource, wanted=False)
         return Outcome(notes=notes)
 
-    async def _bring(self, resource: Resource, siblings: Collection[Resource]) -> Outcome:
-        thing = self.thing(resource)
-        first = min((each for each in siblings if self.thing(each) == thing), key=_precedence)
+    async def _bring(self, resource: Resource, rivals: Collection[Resource]) -> Outcome:
+        thing, first = self.thing(resource), min(rivals, key=_precedence)
         if first.uid != resource.uid:
             text = f"{self.kind.name} {first.name} declares the {self.noun} {thing} already: delete one of the two"
             raise Waiting("DeclaredTwice", text)
@@ -177,7 +176,7 @@ class DeclaredReconciler(ABC):
 
     async def _created(self, resource: Resource, declared: Settings) -> Outcome:
         is_drift = _was_ready(resource)
-        resource = await self._held(resource)
+        resource = await self._with_finalizer(resource)
         # if the operator ends before the status has the settings, the thing is known as made for this resource
         resource = await self.kubernetes.write_status(resource, {"status": {"applied": {}}})
         try:
@@ -201,7 +200,7 @@ class DeclaredReconciler(ABC):
         drift = Difference({}) if is_new else drifted(declared, applied, differing)
         is_told = bool(drift) and is_reported(resource)
         changes = differing.without(drift.values) if is_told else differing
-        resource = await self._held(resource)
+        resource = await self._with_finalizer(resource)
         if changes:
             await self.change(resource, found, changes.declared)
         more = await self.complete(resource)
@@ -224,12 +223,12 @@ class DeclaredReconciler(ABC):
             notes=[*notes, *more.notes],
         )
 
-    async def _held(self, resource: Resource) -> Resource:
+    async def _with_finalizer(self, resource: Resource) -> Resource:
         """Keep the resource until its thing is deleted, or not, before the thing is made or changed."""
         return await self.kubernetes.set_finalizer(resource, wanted=self._is_deleted_with(resource))
 
     async def _let_go(self, resource: Resource) -> None:
-        """Undo `_held` for a thing that was not made: one of this name that others make is theirs."""
+        """Undo `_with_finalizer` for a thing that was not made: one of this name that others make is theirs."""
         resource = await self.kubernetes.write_status(resource, {"status": {"applied": None}})
         await self.kubernetes.set_finalizer(resource, wanted=False)
 

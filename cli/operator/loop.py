@@ -8,6 +8,7 @@ and at no other one.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -42,8 +43,12 @@ class Reconciler(Protocol):
     @property
     def kind(self) -> Kind: ...
 
-    async def reconcile(self, resource: Resource, siblings: Collection[Resource]) -> Outcome:
-        """Look at one resource, and do what is missing. `siblings` are all resources of its kind.
+    def thing(self, resource: Resource) -> str:
+        """Return the name of what the resource declares. It is called for any resource, and must not fail."""
+        ...
+
+    async def reconcile(self, resource: Resource, rivals: Collection[Resource]) -> Outcome:
+        """Look at one resource, and do what is missing. `rivals` are all that declare the same thing, itself included.
 
         What was found is an outcome; raises KubernetesFailed if Kubernetes did not answer.
         """
@@ -99,6 +104,7 @@ class _Controller:
         self._stats = stats
         self._sweep_s = sweep_s
         self._resources: dict[str, Resource] = {}  # by uid
+        self._uids: dict[str, set[str]] = {}  # by the thing that the resource declares
         self._due_s: dict[str, float] = {}
         self._failures: Counter[str] = Counter()
         self._wake = asyncio.Event()
@@ -114,32 +120,44 @@ class _Controller:
                 failures = 0
             except KubernetesFailed as error:
                 failures += 1
-                log.warning("resources cannot be followed", kind=kind.name, error=str(error))
+                log.warning("custom resources cannot be followed", kind=kind.name, error=str(error))
                 await asyncio.sleep(_retry_s(failures))
 
     async def _read(self, kind: Kind) -> None:
         version, found = await self._kubernetes.list(kind)
-        self._resources = {each.uid: each for each in found}
-        for known in (self._due_s, self._failures):
-            for uid in known.keys() - self._resources.keys():
-                del known[uid]
-        for uid in self._resources:
-            if not self._failures[uid]:
-                self._look_in(uid, 0)
+        for uid in self._resources.keys() - {each.uid for each in found}:
+            self._drop(uid)
+        for each in found:
+            self._keep(each)
+            if each.uid not in self._failures:
+                self._look_in(each.uid, 0)
         self.is_listed.set()
         async for change, resource in self._kubernetes.watch(kind, version):
             self._seen(change, resource)
 
     def _seen(self, change: str, resource: Resource) -> None:
-        before = self._resources.pop(resource.uid, None)
         if change == "DELETED":
-            self._due_s.pop(resource.uid, None)
-            del self._failures[resource.uid]
+            self._drop(resource.uid)
             return
-        self._resources[resource.uid] = resource
+        before = self._resources.get(resource.uid)
+        self._keep(resource)
         if before is None or _declaration(before) != _declaration(resource):
-            del self._failures[resource.uid]
+            self._failures.pop(resource.uid, None)
             self._look_in(resource.uid, 0)
+
+    def _keep(self, resource: Resource) -> None:
+        self._resources[resource.uid] = resource
+        self._uids.setdefault(self._reconciler.thing(resource), set()).add(resource.uid)
+
+    def _drop(self, uid: str) -> None:
+        resource = self._resources.pop(uid, None)
+        self._due_s.pop(uid, None)
+        self._failures.pop(uid, None)
+        if resource is not None:
+            thing = self._reconciler.thing(resource)
+            self._uids[thing].discard(uid)
+            if not self._uids[thing]:
+                del self._uids[thing]
 
     def _look_in(self, uid: str, seconds: float) -> None:
         self._due_s[uid] = self._clock.monotonic_s() + seconds
@@ -156,6 +174,7 @@ class _Controller:
                 if uid in self._resources:
                     await self._look(self._resources[uid])
             if not due:
+                self._count()
                 wait_s = min(self._due_s.values(), default=now_s + self._sweep_s) - now_s
                 with suppress(TimeoutError):
                     # not wait_for, which before Python 3.12 may lose the cancellation that ends this task
@@ -165,7 +184,8 @@ class _Controller:
     async def _look(self, resource: Resource) -> None:
         kind = self._reconciler.kind.name
         try:
-            outcome = await self._reconciler.reconcile(resource, self._resources.values())
+            rivals = [self._resources[uid] for uid in self._uids[self._reconciler.thing(resource)]]
+            outcome = await self._reconciler.reconcile(resource, rivals)
             await self._tell(resource, outcome)
             is_settled = outcome.is_settled
             if outcome.again_s is not None:
@@ -173,10 +193,10 @@ class _Controller:
         except ObjectGone:
             is_settled = True  # of a resource that has just been deleted
         except KubernetesFailed as error:
-            log.warning("a resource cannot be written", kind=kind, name=resource.name, error=str(error))
+            log.warning("custom resource cannot be written", kind=kind, name=resource.name, error=str(error))
             is_settled = False
         except Exception:  # a bug that one resource meets must not stop the others
-            log.exception("a resource could not be reconciled", kind=kind, name=resource.name)
+            log.exception("custom resource could not be reconciled", kind=kind, name=resource.name)
             with suppress(KubernetesFailed):
                 await self._tell(resource, FAILED)
             is_settled = False
@@ -188,7 +208,6 @@ class _Controller:
             self._failures[resource.uid] += 1
             if resource.uid not in self._due_s:  # it has not changed meanwhile
                 self._look_in(resource.uid, _retry_s(self._failures[resource.uid]))
-        self._count(kind)
 
     async def _tell(self, resource: Resource, outcome: Outcome) -> None:
         """Write what was found and done: the status of the resource, events, and lines of the log."""
@@ -197,21 +216,21 @@ class _Controller:
         if change is not None:
             written = await self._kubernetes.write_status(resource, change)
             if self._resources.get(resource.uid) is resource:  # and not a newer one by now
-                self._resources[resource.uid] = written
+                self._keep(written)
         for note in notes:
             await self._note(resource, note)
 
     async def _note(self, resource: Resource, note: Note) -> None:
-        level = log.warning if note.is_warning else log.info
-        level("resource", kind=resource.kind.name, name=resource.name, reason=note.reason, text=note.message)
+        kind, name, level = resource.kind.name, resource.name, logging.WARNING if note.is_warning else logging.INFO
+        log.log(level, "custom resource", kind=kind, name=name, reason=note.reason, text=note.message)
         try:
             await self._kubernetes.note(resource, note)
         except KubernetesFailed as error:
-            log.warning("an event cannot be written", kind=resource.kind.name, name=resource.name, error=str(error))
+            log.warning("event of a custom resource cannot be written", kind=kind, name=name, error=str(error))
 
-    def _count(self, kind: str) -> None:
+    def _count(self) -> None:
         states = (str(each.condition(READY).get("status", "Unknown")) for each in self._resources.values())
-        self._stats.states[kind] = Counter(states)
+        self._stats.states[self._reconciler.kind.name] = Counter(states)
 
 
 FAILED: Final = Outcome(

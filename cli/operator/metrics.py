@@ -28,7 +28,9 @@ def operator_metrics(stats: Stats) -> Iterator[Metric]:
     yield resources
     looks = CounterMetricFamily("quarry_operator_looks", "Looks at a custom resource", labels=["kind"])
     failures = CounterMetricFamily(
-        "quarry_operator_failures", "Looks after which the custom resource was not as declared", labels=["kind"]
+        "quarry_operator_failures",
+        "Looks at a custom resource that are repeated soon, because it could not be brought to its declaration",
+        labels=["kind"],
     )
     for kind in stats.states:
         looks.add_metric([kind], stats.looks[kind])

@@ -97,19 +97,19 @@ class Resource:
         return self.annotations.get(annotation) == "true"
 
     def condition(self, kind: str) -> Mapping[str, Any]:
-        """Return the condition of this type in the status, empty if there is none."""
+        """Return the condition of this type in the status, empty without one."""
         conditions: Sequence[Mapping[str, Any]] = self.status.get("conditions") or ()
         return next((each for each in conditions if each["type"] == kind), {})
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition of a status. `is_true` is None where it is unknown."""
+    """A condition of a status. `is_true` is None where it is unknown."""
 
     type: str
     is_true: bool | None
     reason: str
-    """One word in camel case."""
+    """The reason is one word in camel case."""
     message: str
     is_awaited: bool = False
     """Whether the condition becomes true in time, so that nobody has to look at it before."""
@@ -120,8 +120,8 @@ class Condition:
 
     @property
     def is_problem(self) -> bool:
-        """Return whether people have to look at it."""
-        return self.is_true is True if self.type == DRIFTED else not (self.is_true or self.is_awaited)
+        """Return whether people have to look at the resource. What is unknown is a matter of the whole release."""
+        return self.is_true is (self.type == DRIFTED) and not self.is_awaited
 
 
 class Note(NamedTuple):
@@ -134,7 +134,7 @@ class Note(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """What a reconciler found and did."""
+    """An outcome is what a reconciler found and did."""
 
     conditions: Sequence[Condition] = ()
     """The conditions that are now valid; others stay as they are. None at all: the status is not written."""
@@ -143,7 +143,7 @@ class Outcome:
     notes: Sequence[Note] = ()
     """Events about what was done."""
     is_settled: bool = True
-    """Whether the next look has time until the next sweep over all resources."""
+    """False if the next look should come sooner than the next sweep over all resources."""
     again_s: float | None = None
     """Seconds until the next look at something that changes by itself. None: until the next sweep."""
 

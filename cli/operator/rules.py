@@ -22,7 +22,7 @@ class RuleReconciler(DeclaredReconciler):
 
     def thing(self, resource: Resource) -> str:
         spec = resource.spec
-        return f"{spec['decision']} {spec['resource']} for user {spec['user']}"
+        return f"{spec.get('decision')} {spec.get('resource')} for user {spec.get('user')}"
 
     def declared(self, resource: Resource) -> Settings:
         try:

@@ -102,17 +102,19 @@ def main() -> int:
     parser.add_argument("folder", nargs="?", type=Path, help="where the volume is mounted, if there is one")
     parser.add_argument("--keys", nargs=2, type=Path, metavar=("FROM", "TO"), help="copy keys for their owner only")
     given = parser.parse_args()
+    told = []
     try:
         if given.folder:
             mount = require_volume(given.folder)
             require_writable(given.folder)
             free_gib = shutil.disk_usage(given.folder).free / (1 << 30)
-            print(f"{given.folder}: {mount.kind} on {mount.source}, {free_gib:.1f} GiB free")
+            told.append(f"{given.folder}: {mount.kind} on {mount.source}, {free_gib:.1f} GiB free")
         if given.keys:
-            print(f"keys: {', '.join(copy_keys(*given.keys))}")
+            told.append(f"keys: {', '.join(copy_keys(*given.keys))}")
     except (Unfit, OSError) as reason:
         print(f"nothing is started: {reason}", file=sys.stderr)
         return 1
+    print("\n".join(told))
     return 0
 
 

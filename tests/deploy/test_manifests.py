@@ -464,3 +464,38 @@ def test_the_operator_knows_the_pods_by_the_labels_that_they_have() -> None:
     assert spec["statefulSets"] == [each["metadata"]["name"] for each in these.all("StatefulSet")]
     assert spec["shards"] == these.shards["spec"]["replicas"]
     assert all(selects(spec["selector"], each["spec"]["template"]) for each in these.all("StatefulSet"))
+
+
+def test_the_operator_reaches_the_admin_port_as_a_user() -> None:
+    these = manifests("operator")
+    template = these.only("Deployment")["spec"]["template"]
+    spec = template["spec"]
+    (container,) = spec["containers"]
+    name, options = parsed(container["args"])
+    assert name == "operator"
+    host, port = split_address(options["admin"])
+    service = these.named("Service", host.partition(".")[0])
+    assert {"name": "admin", "port": port, "targetPort": "admin"} in service["spec"]["ports"]
+    assert split_address(options["http"])[1] == container["ports"][0]["containerPort"]
+    assert {each["name"]: each["value"] for each in container["env"]} == {
+        "QUARRY_CONTEXTS": "/run/quarry/contexts.toml",
+        "QUARRY_CONTEXT": "operator",
+    }
+    (prepare,) = spec["initContainers"]
+    assert prepare["command"][2:] == ["--keys", "/secrets", "/run/quarry"]
+    assert volume(spec, mount_of(prepare, "/secrets")["name"])["secret"]["secretName"] == "quarry-operator"
+    policy = these.named("NetworkPolicy", "quarry-operator")["spec"]
+    assert selects(policy["podSelector"]["matchLabels"], template)
+    (to_brokers,) = [rule for rule in policy["egress"] if {"port": "admin"} in rule["ports"]]
+    assert selects(to_brokers["to"][0]["podSelector"]["matchLabels"], these.pod)
+
+
+def test_one_operator_runs_with_its_own_account() -> None:
+    these = manifests("operator")
+    spec = these.only("Deployment")["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert not selects(these.shards["spec"]["selector"]["matchLabels"], spec["template"])
+    (subject,) = these.only("RoleBinding")["subjects"]
+    assert subject["name"] == spec["template"]["spec"]["serviceAccountName"]
+    assert subject["name"] != these.pod["spec"]["serviceAccountName"]
+    assert these.only("RoleBinding")["roleRef"]["name"] == these.only("Role")["metadata"]["name"]

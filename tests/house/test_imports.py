@@ -74,6 +74,7 @@ HOMES: Final = {
     "obstore": r"store/index/tiered/object_store/cloud\.py",
     "lightkube": r"cli/operator/kubernetes\.py",
     "httpx": r"cli/operator/kubernetes\.py",
+    "yaml": r"cli/operator/kubernetes\.py",
     "uvloop": r"server/main\.py",
     "typer": r"cli/.*",
     "rich": r"cli/.*",
@@ -147,6 +148,7 @@ def test_every_outside_library_is_a_declared_dependency() -> None:
         "prometheus_client": "prometheus-client",
         "py4j": "pyspark",  # which pins the version that it works with
         "pydantic_settings": "pydantic-settings",
+        "yaml": "pyyaml",
     }
     roots = {module.partition(".")[0] for path in production_files() for module, _ in imports(path)}
     outside = roots - set(PACKAGES) - sys.stdlib_module_names - {"tests", "__future__"}

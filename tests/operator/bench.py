@@ -40,7 +40,7 @@ def run(scenario: Coroutine[Any, Any, T]) -> T:
 
 
 class Bench:
-    """What a test does to the API, and sees there."""
+    """A bench does to the API what a test wants, and sees what is there."""
 
     def __init__(self, client: AsyncClient, admin: AsyncAdminClient, own_user: str | None = None) -> None:
         self.client = client

@@ -1,4 +1,4 @@
-"""Both APIs of Kubernetes, and a broker that the tests of a module share."""
+"""Fixtures: both APIs of Kubernetes, and a broker that the tests of a module share."""
 
 from __future__ import annotations
 
@@ -77,5 +77,5 @@ def open_bench(request: pytest.FixtureRequest, broker: Broker) -> OpenBench:
 
 @pytest.fixture
 def name() -> str:
-    """Of a thing at the broker that no other test has."""
+    """A name that no other test gives to a thing at the broker."""
     return f"t{uuid.uuid4().hex[:10]}"

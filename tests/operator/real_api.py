@@ -28,7 +28,7 @@ ADMIN_TOKEN: Final = "administrator"
 
 
 def missing() -> str | None:
-    """Why there can be no real API server here; None if there can."""
+    """Return why there can be no real API server here; None if there can."""
     if not KUBE.is_file():
         return f"no Kubernetes in {KUBE}"
     return None if shutil.which("etcd") else "etcd is not installed (Debian: etcd-server)"

@@ -16,8 +16,10 @@ import pytest
 import yaml
 
 from quarry_mq.cli.demo import free_ports
+from quarry_mq.cli.operator.resources import GROUP
 from quarry_mq.store.security.sealer import new_key
-from tests.deploy.manifests import manifests
+from tests.deploy.manifests import ROOT, manifests
+from tests.documents.pages import blocks
 from tests.e2e.broker import PROJECT, SMALL_SEGMENTS, Broker, clean_environment, quarry, until
 from tests.operator.conftest import OPERATOR_TOKEN
 from tests.operator.real_api import RealApi
@@ -26,7 +28,7 @@ from tests.operator.test_schemas import manifest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 NAMESPACE = "quarry"
-"""That of the rendered manifests."""
+"""The namespace of the rendered manifests."""
 
 
 class Site(NamedTuple):
@@ -123,17 +125,17 @@ def patiently(look: Callable[[], bool], what: str) -> None:
 
 
 def test_what_is_applied_is_at_the_broker_and_kubectl_shows_it(site: Site) -> None:
-    site.apply("Topic", "orders", {"type": "fifo", "queues": 3})
-    site.apply("ConsumerGroup", "billing", {"fifo": True, "maxAttempts": 4})
-    site.wait("topic", "orders")
-    site.wait("consumergroup", "billing")
-    topic = json.loads(site.quarry("topic", "show", "orders", "--json").stdout)
+    site.apply("Topic", "parcels", {"type": "fifo", "queues": 3})
+    site.apply("ConsumerGroup", "parcelling", {"fifo": True, "maxAttempts": 4})
+    site.wait("topic", "parcels")
+    site.wait("consumergroup", "parcelling")
+    topic = json.loads(site.quarry("topic", "show", "parcels", "--json").stdout)
     assert (topic["type"], topic["writeQueues"]) == ("fifo", 3)
-    assert json.loads(site.quarry("group", "show", "billing", "--json").stdout)["maxAttempts"] == 4
-    header, row = site.kubectl("get", "topics").splitlines()
+    assert json.loads(site.quarry("group", "show", "parcelling", "--json").stdout)["maxAttempts"] == 4
+    header, *rows = site.kubectl("get", "topics").splitlines()
     assert header.split() == ["NAME", "READY", "REASON", "AGE"]
-    assert row.split()[:3] == ["orders", "True", "AsDeclared"]
-    assert "The topic orders is created at the broker." in site.kubectl("describe", "topic", "orders")
+    assert ["parcels", "True", "AsDeclared"] in [row.split()[:3] for row in rows]
+    assert "The topic parcels is created at the broker." in site.kubectl("describe", "topic", "parcels")
     assert "consumergroup" in site.kubectl("get", "quarry", "--output", "name")
 
 
@@ -203,9 +205,24 @@ def test_probes_and_metrics_tell_how_it_is(site: Site) -> None:
             assert wanted in answer.read().decode()
 
 
+def test_what_the_page_declares_becomes_ready(site: Site) -> None:
+    page = ROOT / "docs" / "operator.md"
+    texts = [each.text for each in blocks(page) if each.language == "yaml" and GROUP in each.text]
+    assert len(texts) == 6
+    for text in texts:
+        site.kubectl("apply", "--filename", "-", text=text)
+        for each in yaml.safe_load_all(text):
+            site.wait(each["kind"].lower(), each["metadata"]["name"])
+    rules = [json.loads(line) for line in site.quarry("acl", "show", "billing", "--json").stdout.splitlines()]
+    assert {(each["resource"], *each["sources"]) for each in rules} == {
+        ("topic:orders",),
+        ("group:billing", "10.0.0.0/8"),
+    }
+
+
 def test_its_log_is_lines_of_json(site: Site) -> None:
     site.apply("Topic", "logged", {})
     site.wait("topic", "logged")
     lines = [json.loads(line) for line in site.output.read_text().splitlines()]
-    assert {each["event"] for each in lines} <= {"resource", "message of a library", "resources cannot be followed"}
+    assert {each["event"] for each in lines} <= {"custom resource", "message of a library"}
     assert any(each.get("reason") == "Created" for each in lines)

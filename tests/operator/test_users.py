@@ -60,8 +60,6 @@ def test_a_user_gets_a_secret_that_clients_find_in_a_secret(open_bench: OpenBenc
 
 
 def test_a_secret_that_is_there_is_used(open_bench: OpenBench, name: str) -> None:
-    """Its text is the user's: the broker lets who signs with it call as the user."""
-
     async def scenario() -> None:
         async with open_bench() as bench, bench.operating():
             await bench.set_secret(f"{name}-login", accessKey=name, secretKey=SECRET)

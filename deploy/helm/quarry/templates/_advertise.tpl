@@ -86,6 +86,9 @@ $(POD_NAME).{{ required "advertise.host is needed: the domain below which each p
 {{- if and $values.operator.contextSecret (not $values.operator.context) -}}
 {{- fail "operator.contextSecret needs operator.context: the name of a context in it" -}}
 {{- end -}}
+{{- if and $values.operator.enabled (not $values.operator.contextSecret) (or (include "quarry.hasContext" .) (include "quarry.asksOperators" .)) -}}
+{{- fail "operator.contextSecret is needed: the admin port requires TLS or users (docs/operator.md)" -}}
+{{- end -}}
 {{- $isReached := or (include "quarry.operatorsCallFromPods" .) (include "quarry.consoleIsExposed" .) -}}
 {{- if and $isReached (include "quarry.takesStrangers" .) (not .Values.security.openAdmin) -}}
 {{- fail "other pods reach the admin port or the console, and nobody is asked who he is: set settings.security.authentication (docs/kubernetes.md, users), or security.openAdmin = true where all who reach it may administer the brokers" -}}
