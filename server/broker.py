@@ -363,7 +363,7 @@ class Broker:
                 self._checks.start()
                 async with (
                     self._administering(supervisor, copies) as (admin_listening, console_url),
-                    joined(self.cluster, supervisor, self._identity, admin_listening),
+                    joined(self.cluster, supervisor, self._identity, admin_listening, self._sources.health),
                 ):
                     try:
                         yield {

@@ -57,6 +57,11 @@ class Answer:
         return int(self.document.get("term") or 0)
 
     @property
+    def serves(self) -> bool:
+        """Return whether this is a primary that serves clients. It may be ready later."""
+        return self.role == PRIMARY and bool(self.document.get("serving"))
+
+    @property
     def can_be_promoted(self) -> bool:
         """Return whether this is a whole copy."""
         return self.role == COPY and not self.document.get("seeding") and self.document.get("heardAtMs") is not None
@@ -89,7 +94,7 @@ class Shard:
         serving = [
             (answer.term, name)
             for name, answer in self.pods.items()
-            if answer is not None and answer.role == PRIMARY and answer.is_ready and answer.term >= term_min
+            if answer is not None and answer.serves and answer.term >= term_min
         ]
         return max(serving)[1] if serving else None
 

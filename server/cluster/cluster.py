@@ -23,6 +23,7 @@ from quarry_mq.server.cluster.replication import Exchange, Peer, Rejoining, Tomb
 from quarry_mq.server.cluster.signing import ClusterKeys
 from quarry_mq.server.delivery import Delivery
 from quarry_mq.server.errors import MemberUnreachable, NotAMember
+from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.tasks import Supervisor
@@ -74,6 +75,10 @@ class LiteSpreading:
             await self._peers.change_lite(name, change)
 
 
+MEET_TIMEOUT_S: Final = 2.0
+"""Seconds that a start waits for answers of other members before it takes none of them for ready."""
+LOOK_INTERVAL_S: Final = 0.5
+
 MARGIN_SIZE: Final = 1024 * 1024
 """Margin in bytes: more than the properties of a message, and more than any other request of a member."""
 
@@ -108,6 +113,8 @@ class Cluster:
         cluster, name = settings.cluster, settings.broker.name
         self.keys = keys
         self._settings = settings
+        self._clock = clock
+        self._ready_delay_s = cluster.ready_delay_ms / 1000
         self.members = Members(name, replicated, clock, unreachable_after_s=cluster.unreachable_after_ms / 1000)
         discovery = Discovery(cluster.members, cluster.dns)
 
@@ -150,21 +157,37 @@ class Cluster:
 
     @asynccontextmanager
     async def running(
-        self, supervisor: Supervisor, identity: BrokerIdentity, admin_listening: str
+        self, supervisor: Supervisor, identity: BrokerIdentity, admin_listening: str, health: HealthState
     ) -> AsyncIterator[None]:
         """Run this member's part in the cluster, now that the addresses where it listens are known."""
+        if self._ready_delay_s:
+            health.serves_early("serves, and asks the other members")
         self.members.announce(own_member(self._settings, identity, Address.parse(admin_listening)))
         try:
             async with (
-                supervisor.running("exchange with members", self.exchange.run()),
+                supervisor.running("exchange with members", self.exchange.run(lambda: health.look().is_ready)),
                 supervisor.running("message groups", self.groups.run()),
                 supervisor.running("forgetting of deletions", self._deletion.run()),
+                supervisor.running("readiness", self._be_ready(health)),
             ):
                 yield
         finally:
             self.sends.stop()
             self.lite.stop()
             await self.peers.close()
+
+    async def _be_ready(self, health: HealthState) -> None:
+        """Become ready, after a delay while another member is; stay so until cancelled."""
+        if self._ready_delay_s:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MEET_TIMEOUT_S):
+                    await self.exchange.met_others()
+            ready_s = self._clock.monotonic_s() + self._ready_delay_s
+            while self.members.is_another_ready and (left_s := ready_s - self._clock.monotonic_s()) > 0:
+                health.serves_early(f"serves, and is ready in {left_s:.0f} s, when producers use it again")
+                await asyncio.sleep(min(left_s, LOOK_INTERVAL_S))
+            health.serves_early("")
+        await asyncio.Event().wait()
 
 
 def own_member(settings: BrokerSettings, identity: BrokerIdentity, admin: Address) -> Member:

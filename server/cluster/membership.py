@@ -258,6 +258,7 @@ class Members:
         self.unreachable_after_s = unreachable_after_s
         self._heard_s: dict[str, float] = {}
         self._reached_s: dict[str, float] = {}
+        self._ready: set[str] = set()
         self._problems: dict[str, str] = {}
         """The reasons why the last questions to the admin addresses of members failed."""
         self._was_heard: set[str] = set()
@@ -358,9 +359,18 @@ class Members:
     def _is_recent(self, at_s: float | None) -> bool:
         return at_s is not None and self._clock.monotonic_s() - at_s < self.unreachable_after_s
 
-    def heard(self, name: str, address: str) -> None:
+    @property
+    def is_another_ready(self) -> bool:
+        """Return whether another member has said recently that it is ready."""
+        return any(map(self.is_heard, self._ready))
+
+    def heard(self, name: str, address: str, *, is_ready: bool) -> None:
         """Note that a member has answered at an address, which may be another one than its admin address."""
         self._heard_s[name] = self._clock.monotonic_s()
+        if is_ready:
+            self._ready.add(name)
+        else:
+            self._ready.discard(name)
         if address == self.admin_address(name):
             self._reached_s[name] = self._heard_s[name]
 
@@ -434,6 +444,7 @@ class Members:
     def _drop(self, name: str) -> None:
         for known in (self._heard_s, self._reached_s, self._problems, self._logged_problems):
             known.pop(name, None)
+        self._ready.discard(name)
 
     def seen(self, name: str) -> SeenMember:
         """Return one member as this one sees it. Raises NoSuchMember."""

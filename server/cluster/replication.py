@@ -66,6 +66,7 @@ class Page(NamedTuple):
     until: Position
     more: bool
     told: Horizons = NOTHING_TOLD
+    is_ready: bool = False
 
 
 class Peer(Protocol):
@@ -133,6 +134,7 @@ class Exchange:
         self._has_news = asyncio.Event()
         self._has_met_others = asyncio.Event()
         self._began_s = 0.0
+        self._is_ready: Callable[[], bool] = bool
 
     @property
     def _own_address(self) -> str:
@@ -150,7 +152,7 @@ class Exchange:
         begin = since.sequence if since is not None and since.incarnation == self._replicated.incarnation else 0
         page = self._replicated.changes(begin, rows_max)
         until = Position(page.incarnation, page.until)
-        return Page(self.own_name, page.rows, page.since, until, page.more, page.horizons)
+        return Page(self.own_name, page.rows, page.since, until, page.more, page.horizons, self._is_ready())
 
     def nudged(self, name: str, address: str) -> None:
         """Ask a member that has announced news."""
@@ -191,8 +193,9 @@ class Exchange:
         """
         await self._has_met_others.wait()
 
-    async def run(self) -> None:
-        """Exchange rows with all other members until cancelled."""
+    async def run(self, is_ready: Callable[[], bool] = bool) -> None:
+        """Exchange rows with all other members until cancelled. `is_ready` is what they are told of this member."""
+        self._is_ready = is_ready
         loop = asyncio.get_running_loop()
 
         def has_news() -> None:
@@ -301,7 +304,8 @@ class Exchange:
                 followed.told = page.told
             followed.incarnation = page.until.incarnation
             self.take(applied)
-            self._members.heard(name, followed.address)  # only now, as the rows may say where its admin address is
+            # only now, as the rows may say where its admin address is
+            self._members.heard(name, followed.address, is_ready=page.is_ready)
             more = page.more
 
     async def _meet(self, followed: _Followed) -> bool:

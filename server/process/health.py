@@ -42,6 +42,7 @@ class Health:
     last turned.
 
     `sends_refused` is why no sends are accepted at the moment. The broker stays ready then: consumers need it.
+    `serves_early` is why it is not ready although it serves.
     """
 
     phase: Phase
@@ -49,12 +50,13 @@ class Health:
     reason: str = ""
     loop_silence_s: float = 0.0
     sends_refused: str = ""
+    serves_early: str = ""
     replica: Mapping[str, object] = field(default_factory=dict)
     """This says which role the process has among the copies of its store, and how far it is; empty without copies."""
 
     @property
     def is_ready(self) -> bool:
-        return self.phase is Phase.READY
+        return self.phase is Phase.READY and not self.serves_early
 
     @property
     def is_ready_as_replica(self) -> bool:
@@ -76,6 +78,8 @@ class Health:
                 return f"a copy: {self.reason}"
             case Phase.POISONED:
                 return f"poisoned: {self.reason}"
+            case Phase.READY if self.serves_early:
+                return self.serves_early
             case Phase.READY if self.sends_refused:
                 return f"ready, but sends are refused: {self.sends_refused}"
             case Phase.STARTING | Phase.READY | Phase.STOPPING:
@@ -96,6 +100,7 @@ class HealthState:
         self._last_tick_s: float | None = None  # guarded by _lock
         self._sends_refused = ""  # guarded by _lock
         self._replica: Mapping[str, object] = {}  # guarded by _lock
+        self._serves_early = ""  # guarded by _lock
 
     def recovering(self, percent: int) -> None:
         self._enter(Health(Phase.RECOVERING, percent=percent))
@@ -120,6 +125,11 @@ class HealthState:
         with self._lock:
             self._sends_refused = reason
 
+    def serves_early(self, reason: str) -> None:
+        """Set the reason why it is not ready although it serves; the empty text when it is ready."""
+        with self._lock:
+            self._serves_early = reason
+
     def stopping(self) -> None:
         self._enter(Health(Phase.STOPPING))
 
@@ -131,10 +141,10 @@ class HealthState:
     def look(self) -> Health:
         """Return the present health. A loop that never ticked has not begun, and is not silent."""
         with self._lock:
-            health, last_tick_s, refused = self._health, self._last_tick_s, self._sends_refused
-            replica = self._replica
+            health, last_tick_s, replica = self._health, self._last_tick_s, self._replica
+            refused, early = self._sends_refused, self._serves_early
         silence_s = 0.0 if last_tick_s is None else self._clock.monotonic_s() - last_tick_s
-        return Health(health.phase, health.percent, health.reason, silence_s, refused, replica)
+        return Health(health.phase, health.percent, health.reason, silence_s, refused, early, replica)
 
     def _enter(self, health: Health) -> None:
         with self._lock:

@@ -31,7 +31,7 @@ class Seen:
 
     def add(self, other: Member) -> None:
         self.members._put(other)
-        self.members.heard(other.name, other.admin_address)
+        self.members.heard(other.name, other.admin_address, is_ready=True)
 
     def route(self) -> list[tuple[str, int, str]]:
         request = service.QueryRouteRequest(topic=resource("orders"), endpoints=dialled("broker-a"))
@@ -72,10 +72,10 @@ def test_what_stands_for_all_members_is_not_said_to_be_one_of_them() -> None:
 def test_who_was_not_heard_of_for_long_is_left_out_until_it_is() -> None:
     seen = Seen("broker-a", "broker-b", "broker-c")
     seen.clock.advance(UNREACHABLE_S - 1)
-    seen.members.heard("broker-c", "broker-c:8082")
+    seen.members.heard("broker-c", "broker-c:8082", is_ready=True)
     seen.clock.advance(1)
     assert {name for name, *_ in seen.route()} == {"broker-a", "broker-c"}
-    seen.members.heard("broker-b", "broker-b:8082")
+    seen.members.heard("broker-b", "broker-b:8082", is_ready=True)
     assert {name for name, *_ in seen.route()} == {"broker-a", "broker-b", "broker-c"}
 
 
@@ -84,7 +84,7 @@ def test_who_has_just_started_lists_those_it_knows_from_its_disk_until_they_had_
     seen.members._put(Seen.of("broker-c"))
     assert {name for name, *_ in seen.route()} == {"broker-a", "broker-b", "broker-c"}
     seen.clock.advance(UNREACHABLE_S - 1)
-    seen.members.heard("broker-b", "broker-b:8082")
+    seen.members.heard("broker-b", "broker-b:8082", is_ready=True)
     assert {name for name, *_ in seen.route()} == {"broker-a", "broker-b", "broker-c"}
     seen.clock.advance(1)
     assert {name for name, *_ in seen.route()} == {"broker-a", "broker-b"}
@@ -129,7 +129,7 @@ def test_calls_for_an_owner_that_is_away_go_to_others_and_all_else_stays() -> No
     seen = Seen("broker-a", "broker-b", "broker-c", kind=TopicType.FIFO)
     before = seen.route()
     seen.clock.advance(UNREACHABLE_S + 1)
-    seen.members.heard("broker-b", "broker-b:8082")
+    seen.members.heard("broker-b", "broker-b:8082", is_ready=True)
     after = seen.route()
     assert len(after) == len(before)
     assert all(new == old for old, new in zip(before, after, strict=True) if old[0] != "broker-c")

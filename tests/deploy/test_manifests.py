@@ -23,6 +23,8 @@ from quarry_mq.server.settings.broker_settings import BrokerSettings, load_setti
 from tests.commands import root
 from tests.deploy.manifests import DEPLOY, ROOT, VARIANTS, Manifests, manifests, mount_of, pod_names, selects
 
+HEARTBEAT_MS = 10_000
+"""Milliseconds between heartbeats of producers, which use a member that failed again after one."""
 POD_LABEL = "statefulset.kubernetes.io/pod-name"
 INDEX_LABEL = "apps.kubernetes.io/pod-index"
 ROLE_LABEL = "mq.quarry.io/role"
@@ -171,6 +173,13 @@ def test_each_broker_tells_an_address_that_leads_to_itself(
         assert [reached(these, each) for each in addresses] == [pod] * len(addresses)
         told |= set(addresses)
         assert len(told) == len(addresses) * (index + 1)
+
+
+def test_whom_a_route_sends_to_a_pod_reaches_it_before_it_is_ready(these: Manifests) -> None:
+    """A restarted member serves for some time before it is ready, and no other pod has its messages."""
+    for service in these.all("Service"):
+        is_of_one_pod = bool(pod_label(service)) or service["spec"].get("clusterIP") == "None"
+        assert service["spec"].get("publishNotReadyAddresses", False) is is_of_one_pod
 
 
 def test_each_member_tells_the_others_an_address_that_leads_to_its_own_admin_port(
@@ -384,6 +393,9 @@ def test_one_pod_goes_at_a_time_and_they_lie_apart(these: Manifests) -> None:
     pods = these.shards["spec"]["template"]
     budget = these.only("PodDisruptionBudget")["spec"]
     assert budget["maxUnavailable"] == 1
+    if len(these.pod_names) > 1:
+        # a budget counts pods that are ready, however short
+        assert these.settings["cluster"]["ready_delay_ms"] >= HEARTBEAT_MS
     assert selects(budget["selector"]["matchLabels"], pods)
     spread = pods["spec"]["topologySpreadConstraints"]
     assert {each["topologyKey"] for each in spread} == {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}

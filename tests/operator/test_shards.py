@@ -21,8 +21,8 @@ from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2, members_pb2, ove
 SELECTOR = {"app.kubernetes.io/component": "broker"}
 
 
-def primary(term: int = 1, *, is_ready: bool = True) -> Answer:
-    return Answer(is_ready, {"role": "primary", "term": term, "state": "ready"})
+def primary(term: int = 1, *, serves: bool = True) -> Answer:
+    return Answer(serves, {"role": "primary", "term": term, "serving": serves})
 
 
 def copy(
@@ -229,7 +229,7 @@ def test_a_copy_is_promoted_once_its_primary_is_lost_for_long_enough() -> None:
         ({}, "no copy that can be promoted"),
         ({"quarry-copy-0": copy(connected=False, silent_s=500), "quarry-0": STARTING}, "no primary that serves"),
         (
-            {"quarry-copy-0": copy(connected=False, silent_s=500), "quarry-0": primary(is_ready=False)},
+            {"quarry-copy-0": copy(connected=False, silent_s=500), "quarry-0": primary(serves=False)},
             "no primary that serves",
         ),
     ],

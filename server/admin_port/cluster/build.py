@@ -21,6 +21,7 @@ from quarry_mq.server.errors import MemberUnreachable, NotAMember
 from quarry_mq.server.lag.group_progress import Budget, GroupProgress
 from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.server.process.certificates import PeerTls
+from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.rpc.messaging import Components, Messaging
 from quarry_mq.server.settings.broker_settings import BrokerSettings
@@ -61,10 +62,14 @@ def make_cluster(settings: BrokerSettings, store: OpenStore, delivery: Delivery,
 
 
 def joined(
-    cluster: Cluster | None, supervisor: Supervisor, identity: BrokerIdentity, admin_listening: str
+    cluster: Cluster | None,
+    supervisor: Supervisor,
+    identity: BrokerIdentity,
+    admin_listening: str,
+    health: HealthState,
 ) -> AbstractAsyncContextManager[None]:
     """Return a context during which the broker is a member of the cluster."""
-    return nullcontext() if cluster is None else cluster.running(supervisor, identity, admin_listening)
+    return nullcontext() if cluster is None else cluster.running(supervisor, identity, admin_listening, health)
 
 
 def cluster_services(

@@ -112,7 +112,8 @@ class PeerClient:
         )
         answer = await self._call(EXCHANGE, request, pb.ExchangeResponse)
         rows = [to_row(each) for each in answer.rows]
-        return Page(answer.name, rows, answer.since, to_position(answer.until), answer.more, to_horizons(answer))
+        until, told = to_position(answer.until), to_horizons(answer)
+        return Page(answer.name, rows, answer.since, until, answer.more, told, answer.is_ready)
 
     async def nudge(self, name: str, address: str) -> None:
         await self._call(NUDGE, pb.NudgeRequest(name=name, address=address), pb.NudgeResponse)

@@ -220,6 +220,7 @@ class ClusterService:
             more=page.more,
             known=from_horizons(page.told.known),
             forgotten=from_horizons(page.told.forgotten),
+            is_ready=page.is_ready,
         )
 
     async def _answer_nudge(self, request: pb.NudgeRequest) -> pb.NudgeResponse:

@@ -47,7 +47,13 @@ class ClusterSection(Section):
         ge=500,
         description="A member that has not answered for this long is left out of all routes until it answers again.",
     )
-
+    ready_delay_ms: int = Field(
+        default=0,
+        ge=0,
+        description="How long `/readyz` stays red after a start while another member is ready; clients are served "
+        "meanwhile. Whoever restarts members one after another, and looks at `/readyz`, so gives producers the time to "
+        "use this member again. [Why](cluster.md#versions-and-restarts)",
+    )
     tombstone_days: int = Field(
         default=30,
         ge=1,

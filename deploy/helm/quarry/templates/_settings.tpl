@@ -47,6 +47,7 @@ network:
 cluster:
   dns: {{ include "quarry.within" (dict "root" . "service" (include "quarry.membersService" .)) }}:8082
   key_file: /run/quarry/cluster.key
+  ready_delay_ms: {{ dig "cluster" "ready_delay_ms" 10000 .Values.settings }}
   {{- if and $tls.enabled $tls.admin }}
   tls_ca: /etc/quarry-tls/ca.crt
   {{- end }}

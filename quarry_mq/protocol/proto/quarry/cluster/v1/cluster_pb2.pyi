@@ -65,7 +65,7 @@ class ExchangeRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., since: _Optional[_Union[Position, _Mapping]] = ..., rows_max: _Optional[int] = ..., once: _Optional[_Union[Once, _Mapping]] = ...) -> None: ...
 
 class ExchangeResponse(_message.Message):
-    __slots__ = ("name", "rows", "since", "until", "more", "known", "forgotten")
+    __slots__ = ("name", "rows", "since", "until", "more", "known", "forgotten", "is_ready")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,7 @@ class ExchangeResponse(_message.Message):
     MORE_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
     FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    IS_READY_FIELD_NUMBER: _ClassVar[int]
     name: str
     rows: _containers.RepeatedCompositeFieldContainer[Row]
     since: int
@@ -80,7 +81,8 @@ class ExchangeResponse(_message.Message):
     more: bool
     known: _containers.RepeatedCompositeFieldContainer[Horizon]
     forgotten: _containers.RepeatedCompositeFieldContainer[Horizon]
-    def __init__(self, name: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., since: _Optional[int] = ..., until: _Optional[_Union[Position, _Mapping]] = ..., more: _Optional[bool] = ..., known: _Optional[_Iterable[_Union[Horizon, _Mapping]]] = ..., forgotten: _Optional[_Iterable[_Union[Horizon, _Mapping]]] = ...) -> None: ...
+    is_ready: bool
+    def __init__(self, name: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., since: _Optional[int] = ..., until: _Optional[_Union[Position, _Mapping]] = ..., more: _Optional[bool] = ..., known: _Optional[_Iterable[_Union[Horizon, _Mapping]]] = ..., forgotten: _Optional[_Iterable[_Union[Horizon, _Mapping]]] = ..., is_ready: _Optional[bool] = ...) -> None: ...
 
 class Horizon(_message.Message):
     __slots__ = ("name", "sequence")
