@@ -217,6 +217,12 @@ class Release:
         """Return the IP address of a pod."""
         return str(self.cluster.get("pod", pod, self.namespace)["status"]["podIP"])
 
+    def restart_by_hand(self) -> None:
+        """Restart one pod after the other, the next one as soon as all members are reachable."""
+        for pod in self.pods:
+            self.delete_pod(pod)
+            self.wait_for_members(self.replicas)
+
     def create_topics(self) -> None:
         """Create the topics and consumer groups of the clients."""
         for client in CLIENTS_OF_A_CASE:
