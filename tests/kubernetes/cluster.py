@@ -85,6 +85,9 @@ class Node:
         self.start_runtime()
         self.start_kubelet()
         self._start("kube-proxy", *self._proxy())
+
+    def start_firewall(self) -> None:
+        """Start what enforces NetworkPolicies. It needs a node that the cluster knows."""
         self._start(
             "kube-router",
             *(
@@ -195,7 +198,12 @@ class Cluster:
         self.apply(*dns(CONTROL_PLANE), *storage(self.volumes, [node.name for node in self.nodes]))
         self.apply(*client_pods(CLIENTS, [node.name for node in self.nodes], programs.program("flow")))
         wait_until(lambda: all(node.is_ready() for node in self.nodes), "nodes are ready", READY_TIMEOUT_S)
+        for node in self.nodes:
+            node.start_firewall()
         self.wait_for_pods(CLIENTS, *(f"client-{node.name}" for node in self.nodes))
+        ended = [path.name for path in (self.folder / "pid").iterdir() if not self.within.is_running(path.name)]
+        if ended:
+            raise Failed(f"{ended} ended: see {self.folder / 'log'}")
 
     def _make_network(self) -> None:
         lines = [
