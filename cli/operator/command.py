@@ -40,6 +40,15 @@ def operator(
             show_default=False,
         ),
     ] = None,
+    migration: Annotated[
+        Path | None,
+        typer.Option(
+            "--migration",
+            metavar="FILE",
+            help="JSON file with the Migration of the broker, which is written to Kubernetes first.",
+            show_default=False,
+        ),
+    ] = None,
     admin: Admin = ADMIN_DEFAULT,
 ) -> None:
     """Bring topics, groups, users and access rules of brokers to what custom resources of Kubernetes declare.
@@ -51,8 +60,10 @@ def operator(
         end(Exit.COULD_NOT_RUN, "the extra `operator` is not installed: pip install 'quarry-mq[operator]'")
     # imported here: it needs the extra, and no other command does
     from quarry_mq.cli.operator.process import OperatorFailed, run
+    from quarry_mq.cli.operator.resources import MIGRATION, SHARD_SET
 
+    files = {kind: file for kind, file in ((SHARD_SET, shards), (MIGRATION, migration)) if file is not None}
     try:
-        run(endpoint_of(admin, chosen()), namespace, http, shards)
+        run(endpoint_of(admin, chosen()), namespace, http, files)
     except OperatorFailed as error:
         end(Exit.COULD_NOT_RUN, str(error), names=None)

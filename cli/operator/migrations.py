@@ -30,8 +30,8 @@ CAUGHT_UP: Final = "CaughtUp"
 
 TOLD_EVERY_S: Final = 10.0
 """Seconds after which the positions in the status are renewed, if nothing else has changed."""
-LEFT_BEHIND: Final = 8
-"""A pod has not caught up any more when it lacks so many times what it may lack: load comes and goes."""
+LAG_SLACK: Final = 8
+"""A pod has caught up until it lacks this multiple of what it may lack: load comes and goes."""
 SILENT_S: Final = 60.0
 """Seconds without a report after which something is wrong with a process that runs."""
 READ_TIMEOUT_S: Final = 10.0
@@ -79,13 +79,13 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a look has found: a phase, and its reason if the phase alone does not say it."""
+    """A look has found a phase, and a problem if people have to do something."""
 
     phase: Phase
     message: str
     report: Report | None = None
     problem: str = ""
-    """One word in camel case for what people have to look at; empty if things go on by themselves."""
+    """The reason in camel case; empty if things go on by themselves."""
 
 
 class MigrationReconciler:
@@ -146,7 +146,7 @@ class MigrationReconciler:
         if report.failure and (was_ordered or (reason == CUT_OVER_FAILED and wanted.cuts_over)):
             return Found(Phase.FAILED, f"{report.failure}; {TRY_AGAIN}", report, CUT_OVER_FAILED)
         stays = wanted.before is Phase.CAUGHT_UP and not wanted.cuts_over
-        lag_max = wanted.lag_max * (LEFT_BEHIND if stays else 1)
+        lag_max = wanted.lag_max * (LAG_SLACK if stays else 1)
         text = f"{wanted.pod} follows {report.broker}, and lacks {bytes_text(report.lag_size)} of its log"
         if report.problem:
             problem = f"{text}, which was its end when it last answered; it is tried again: {report.problem}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -19,7 +19,7 @@ from quarry_mq.cli.operator.loop import Operator, Reconciler, Stats
 from quarry_mq.cli.operator.metrics import operator_registry
 from quarry_mq.cli.operator.migrations import MigrationReconciler
 from quarry_mq.cli.operator.pods import Pods
-from quarry_mq.cli.operator.resources import SHARD_SET
+from quarry_mq.cli.operator.resources import Kind
 from quarry_mq.cli.operator.rules import RuleReconciler
 from quarry_mq.cli.operator.shards import ShardReconciler
 from quarry_mq.cli.operator.topics import TopicReconciler
@@ -42,31 +42,36 @@ class OperatorFailed(Exception):
     """The operator cannot start. The text is one line."""
 
 
-def run(endpoint: Endpoint, namespace: str | None, http: str | None, shards: Path | None) -> None:
-    """Run the operator until SIGINT or SIGTERM. `shards` is a file with a ShardSet, which is written to Kubernetes.
+class Declaration(NamedTuple):
+    """A resource of the release itself, which the operator writes to Kubernetes."""
+
+    kind: Kind
+    name: str
+    spec: Mapping[str, Any]
+
+
+def run(endpoint: Endpoint, namespace: str | None, http: str | None, files: Mapping[Kind, Path]) -> None:
+    """Run the operator until SIGINT or SIGTERM. Each file has a resource of its kind, which is written to Kubernetes.
 
     Raises OperatorFailed.
     """
     configure_logs("auto", "info", REPEATS_PER_MINUTE)
     try:
-        declared = None if shards is None else shard_set(shards)
-        asyncio.run(_run(endpoint, namespace, http, declared))
+        asyncio.run(_run(endpoint, namespace, http, [declaration(*each) for each in files.items()]))
     except (KubernetesFailed, OSError) as error:
         raise OperatorFailed(str(error)) from error
 
 
-def shard_set(path: Path) -> tuple[str, Mapping[str, Any]]:
-    """Return the name and the specification of the ShardSet in a JSON file. Raises OperatorFailed, OSError."""
+def declaration(kind: Kind, path: Path) -> Declaration:
+    """Return the resource in a JSON file. Raises OperatorFailed, OSError."""
     try:
         found = json.loads(path.read_bytes())
-        return str(found["metadata"]["name"]), dict(found["spec"])
+        return Declaration(kind, str(found["metadata"]["name"]), dict(found["spec"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise OperatorFailed(f"{path}: it is no ShardSet as JSON: {error}") from error
+        raise OperatorFailed(f"{path}: it is no {kind.name} as JSON: {error}") from error
 
 
-async def _run(
-    endpoint: Endpoint, namespace: str | None, http: str | None, declared: tuple[str, Mapping[str, Any]] | None
-) -> None:
+async def _run(endpoint: Endpoint, namespace: str | None, http: str | None, declared: Sequence[Declaration]) -> None:
     clock, stats, health = SystemClock(), Stats(), HealthState()
     kubernetes = connected(namespace)
     try:
@@ -80,7 +85,10 @@ async def _run(
             operator = Operator(kubernetes, known, clock=clock, stats=stats)
             with _served(http, stats, health):
                 await _until_signal(
-                    operator.run(), _report(operator, health), _tick(health), _declare(kubernetes, declared)
+                    operator.run(),
+                    _report(operator, health),
+                    _tick(health),
+                    *(_declare(kubernetes, each) for each in declared),
                 )
     finally:
         await kubernetes.close()
@@ -96,16 +104,16 @@ def reconcilers(broker: Broker, kubernetes: Kubernetes, clock: Clock, own_user: 
     ]
 
 
-async def _declare(kubernetes: Kubernetes, declared: tuple[str, Mapping[str, Any]] | None) -> None:
-    """Write the ShardSet of the release. Its definition may be so new that Kubernetes does not serve it yet."""
-    while declared is not None:
+async def _declare(kubernetes: Kubernetes, declared: Declaration) -> None:
+    """Write a resource. Its definition may be so new that Kubernetes does not serve it yet."""
+    is_written = False
+    while not is_written:
         try:
-            await kubernetes.declare(SHARD_SET, *declared)
+            await kubernetes.declare(*declared)
+            is_written = True
         except KubernetesFailed as error:
-            log.warning("the shard set cannot be written", error=str(error))
+            log.warning("a resource cannot be declared", kind=declared.kind.name, name=declared.name, error=str(error))
             await asyncio.sleep(RETRY_S)
-        else:
-            declared = None
 
 
 async def _until_signal(*work: Coroutine[Any, Any, None]) -> None:

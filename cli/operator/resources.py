@@ -112,7 +112,7 @@ class Condition:
     """The reason is one word in camel case."""
     message: str
     is_awaited: bool = False
-    """Whether the condition becomes true in time, so that nobody has to look at it before."""
+    """True if the condition becomes true in time, so that nobody has to look at it before."""
 
     @property
     def status(self) -> str:

@@ -55,8 +55,12 @@ class Manifests:
 
     @property
     def broker(self) -> Object:
-        (container,) = self.pod["spec"]["containers"]
-        return dict(container)
+        return self.container("broker")
+
+    def container(self, name: str) -> Object:
+        """Return the container of the broker's pod with this name."""
+        (found,) = (each for each in self.pod["spec"]["containers"] if each["name"] == name)
+        return dict(found)
 
     @property
     def pod_names(self) -> list[str]:
@@ -68,7 +72,8 @@ class Manifests:
 
     @property
     def toml(self) -> str:
-        return str(self.named("ConfigMap", "quarry")["data"]["quarry.toml"])
+        (found,) = (each["data"] for each in self.all("ConfigMap") if "quarry.toml" in each["data"])
+        return str(found["quarry.toml"])
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:

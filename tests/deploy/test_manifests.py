@@ -13,15 +13,18 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
 
+from quarry_mq.cli.operator.shards import STORE
 from quarry_mq.server.addresses import split_address
 from quarry_mq.server.process.stop import StopTimes
 from quarry_mq.server.settings.broker_settings import BrokerSettings, load_settings
 from tests.commands import root
 from tests.deploy.manifests import DEPLOY, ROOT, VARIANTS, Manifests, manifests, mount_of, pod_names, selects
+from tests.operator.definitions import DEFINITIONS, schema_of
 
 HEARTBEAT_MS = 10_000
 """Milliseconds between heartbeats of producers, which use a member that failed again after one."""
@@ -82,8 +85,8 @@ def test_each_pod_starts_with_settings_that_a_broker_takes(
 
 
 def test_a_cluster_is_said_where_there_are_several(these: Manifests) -> None:
-    if len(these.pod_names) == 1:
-        assert "cluster" not in these.settings
+    if "cluster" not in these.settings:
+        assert len(these.pod_names) == 1
         return
     cluster = these.settings["cluster"]
     host, port = split_address(cluster["dns"])
@@ -114,7 +117,10 @@ def test_every_named_port_is_one_of_the_pods(these: Manifests) -> None:
     policy = these.named("NetworkPolicy", "quarry")["spec"]
     assert selects(policy["podSelector"]["matchLabels"], these.pod)
     ports = [port["port"] for rule in (*policy["ingress"], *policy["egress"]) for port in rule["ports"]]
-    assert {port for port in ports if port != 53} == set(these.ports)
+    outside = (
+        {10911, 10912} if [each for each in these.pod["spec"]["containers"] if each["name"] == "follow"] else set()
+    )
+    assert {port for port in ports if port != 53} == {*these.ports, *outside}
     for name in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert these.broker[name]["httpGet"]["port"] == "http"
 
@@ -187,7 +193,7 @@ def test_each_member_tells_the_others_an_address_that_leads_to_its_own_admin_por
 ) -> None:
     """All members of a machine with node ports told one address, which led nowhere: no message group had an owner."""
     told = [loaded(these, index, tmp_path, monkeypatch).cluster.advertise for index in range(len(these.pod_names))]
-    if len(these.pod_names) == 1:
+    if "cluster" not in these.settings:
         assert told == [None]
         return
     assert [reached(these, str(each)) for each in told] == these.pod_names
@@ -511,3 +517,57 @@ def test_one_operator_runs_with_its_own_account() -> None:
     assert subject["name"] == spec["template"]["spec"]["serviceAccountName"]
     assert subject["name"] != these.pod["spec"]["serviceAccountName"]
     assert these.only("RoleBinding")["roleRef"]["name"] == these.only("Role")["metadata"]["name"]
+
+
+def test_a_pod_that_follows_fills_the_folder_that_its_broker_waits_for() -> None:
+    these = manifests("follow-rocketmq")
+    name, options = parsed(these.broker["args"])
+    assert (name, options["after_cut_over"]) == ("serve", True)
+    follower, pod = these.container("follow"), these.pod["spec"]
+    name, options = parsed(follower["args"])
+    assert name == "follow"
+    assert options["rest_after_cut_over"], "Kubernetes starts a container again that ends"
+    assert (options["cut_over"], options["until_caught_up"]) == (False, False)
+    assert str(options["store"]) == these.settings["store"]["directory"] == STORE
+    assert mount_of(follower, STORE) == mount_of(these.broker, STORE)
+    assert pod["containers"][0]["name"] == "broker", "kubectl exec means the first one"
+    assert follower["terminationMessagePolicy"] == "FallbackToLogsOnError"
+    assert not {"readinessProbe", "livenessProbe", "ports"} & follower.keys(), (
+        "the broker says whether the pod is ready"
+    )
+    (user,) = follower["env"]
+    assert options["user"] == f"$({user['name']})"
+    secret = volume(pod, mount_of(follower, str(options["secret_file"]))["name"])["secret"]
+    assert secret["secretName"] == user["valueFrom"]["secretKeyRef"]["name"]
+    assert [each["path"] for each in secret["items"]] == [options["secret_file"].name]
+
+
+def test_the_migration_names_the_pod_that_follows() -> None:
+    these = manifests("follow-rocketmq")
+    migration = json.loads(these.named("ConfigMap", "quarry-shards")["data"]["migration.json"])
+    assert [migration["spec"]["pod"]] == these.pod_names
+    assert "cutOver" not in migration["spec"], "what kubectl patch has set is not taken back by the next upgrade"
+    assert not list(jsonschema.Draft7Validator(schema_of("migrations")).iter_errors(migration))
+    assert "migration.json" not in manifests("warm-copies").named("ConfigMap", "quarry-shards")["data"]
+    operator = these.named("Deployment", "quarry-operator")["spec"]["template"]["spec"]["containers"][0]
+    _, options = parsed(operator["args"])
+    assert Path(options["migration"]).name == "migration.json"
+    assert mount_of(operator, str(options["migration"]))["name"] == "shards"
+
+
+def rights(these: Manifests, group: str, resource: str) -> set[str]:
+    """Return the verbs that the operator may use."""
+    rules = these.only("Role")["rules"]
+    found = [each["verbs"] for each in rules if group in each["apiGroups"] and resource in each["resources"]]
+    return {verb for verbs in found for verb in verbs}
+
+
+@pytest.mark.parametrize("variant", ["operator", "warm-copies", "follow-rocketmq"])
+def test_the_operator_may_read_every_kind_and_run_commands_where_it_has_to(variant: str) -> None:
+    """An operator that cannot read one kind never becomes ready."""
+    these = manifests(variant)
+    for plural in DEFINITIONS:
+        assert rights(these, "mq.quarry.io", plural) >= {"get", "list", "watch", "patch"}, plural
+        assert rights(these, "mq.quarry.io", f"{plural}/status") == {"patch"}, plural
+    runs = variant == "follow-rocketmq"
+    assert rights(these, "", "pods/exec") == ({"get", "create"} if runs else set())

@@ -89,6 +89,9 @@ def test_variants_are_within_the_schema(variant: str) -> None:
         ("settings.topics", []),
         ("store.size", "20"),
         ("security.keySecret", "Quarry"),
+        ("follow.from", "rocketmq"),
+        ("follow.from", "rocketmq:10911 --user a"),
+        ("follow.maxLagBytes", -1),
     ],
 )
 def test_what_is_wrong_is_refused_before_anything_is_made(path: str, value: object) -> None:
@@ -112,7 +115,7 @@ def test_the_manual_knows_every_secret_that_has_to_be_there() -> None:
             named.add(source)
         named |= set(re.findall(r"secretRef:\n\s+name: (\S+)", manifests(variant).text))
     uses = ("cluster", "security", "tls", "backup", "operator", "replication")
-    assert named == {f"quarry-{use}" for use in uses}
+    assert named == {*(f"quarry-{use}" for use in uses), "rocketmq-user"}
     assert all(f"`{each}`" in MANUAL for each in named)
 
 

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from lightkube import AsyncClient, KubeConfig
 from lightkube.models.core_v1 import (
     ContainerState,
     ContainerStateRunning,
@@ -21,10 +22,11 @@ from lightkube.models.core_v1 import (
 )
 
 from quarry_mq.cli.following.files import Report, State
-from quarry_mq.cli.operator.kubernetes import Container, Kubernetes, _container
+from quarry_mq.cli.operator import process
+from quarry_mq.cli.operator.kubernetes import MANAGER, Container, Kubernetes, KubernetesFailed, _container
 from quarry_mq.cli.operator.migrations import (
     CAUGHT_UP,
-    LEFT_BEHIND,
+    LAG_SLACK,
     ORDER_TIMEOUT_S,
     REPORT,
     SILENT_S,
@@ -32,10 +34,8 @@ from quarry_mq.cli.operator.migrations import (
     MigrationReconciler,
 )
 from quarry_mq.cli.operator.resources import (
-    GROUP,
     MIGRATION,
     READY,
-    VERSION,
     Outcome,
     Resource,
     new_problems,
@@ -208,7 +208,7 @@ def test_the_cut_over_waits_until_little_is_missing() -> None:
 def test_load_that_comes_and_goes_is_no_other_phase() -> None:
     stage = Stage()
     stage.kubernetes.change(lag_size=0)
-    for lag, phase in ((0, "CaughtUp"), (LEFT_BEHIND * MIB, "CaughtUp"), (LEFT_BEHIND * MIB + 1, "Following")):
+    for lag, phase in ((0, "CaughtUp"), (LAG_SLACK * MIB, "CaughtUp"), (LAG_SLACK * MIB + 1, "Following")):
         stage.kubernetes.change(lag_size=lag)
         stage.look()
         assert stage.phase == phase
@@ -477,6 +477,28 @@ def test_a_pod_moves_when_it_is_declared(tmp_path: Path, start_broker: StartBrok
     primary.close()
 
 
+def test_what_the_chart_says_is_written_until_kubernetes_takes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "RETRY_S", 0.01)
+    file = tmp_path / "migration.json"
+    for text in ("", "[]", '{"metadata": {"name": "quarry"}}'):
+        file.write_text(text)
+        with pytest.raises(process.OperatorFailed, match=r"migration.json: it is no Migration as JSON"):
+            process.declaration(MIGRATION, file)
+    written: list[tuple[object, ...]] = []
+
+    class NotYetServed(FakeKubernetes):
+        async def declare(self, *declared: Any) -> None:
+            written.append(declared)
+            if len(written) < 3:
+                raise KubernetesFailed("the definition is not installed")
+
+    file.write_text('{"metadata": {"name": "quarry"}, "spec": {"pod": "quarry-0"}}')
+    asyncio.run(process._declare(NotYetServed(ManualClock()), process.declaration(MIGRATION, file)))
+    assert written == [(MIGRATION, "quarry", {"pod": "quarry-0"})] * 3
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_cut_over_is_taken_back_only_after_it_failed(real_api: RealApi) -> None:
@@ -487,14 +509,26 @@ def test_a_cut_over_is_taken_back_only_after_it_failed(real_api: RealApi) -> Non
     def phase(name: str) -> None:
         changed({"status": {"phase": name}}, "--subresource=status")
 
-    spec = {"pod": "quarry-0"}
-    made = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "Migration", "metadata": {"name": "quarry"}, "spec": spec}
-    real_api.kubectl("create", "--filename=-", text=json.dumps(made))
+    def declare() -> None:
+        """Write what the chart says, as each start of the operator does."""
+
+        async def declared() -> None:
+            kubernetes = Kubernetes(
+                AsyncClient(KubeConfig.from_file(real_api.kubeconfig()).get(), field_manager=MANAGER)
+            )
+            await kubernetes.declare(MIGRATION, "quarry", {"pod": "quarry-0"})
+            await kubernetes.close()
+
+        asyncio.run(declared())
+
+    declare()
     found = json.loads(real_api.kubectl("get", "migration", "quarry", "--output=json"))
     assert found["spec"] == {"pod": "quarry-0", "cutOver": False, "maxLagBytes": MIB}
     assert "pod cannot be changed" in changed({"spec": {"pod": "quarry-1"}}, is_refused=True)
     phase("CaughtUp")
     changed({"spec": {"cutOver": True}})
+    declare()
+    assert real_api.kubectl("get", "migration", "quarry", "--output=jsonpath={.spec.cutOver}") == "true"
     for value in (False, None):
         phase("CuttingOver")
         assert "cutOver cannot be taken back" in changed({"spec": {"cutOver": value}}, is_refused=True)

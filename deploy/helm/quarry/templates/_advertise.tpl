@@ -74,6 +74,15 @@ $(POD_NAME).{{ required "advertise.host is needed: the domain below which each p
 {{- if and $values.warmCopies (eq $values.advertise.kind "dialled") -}}
 {{- fail "advertise.kind = dialled and warmCopies: clients of a copy that was promoted connect to another address" -}}
 {{- end -}}
+{{- if and $values.follow.from (gt (int $values.replicas) 1) -}}
+{{- fail "follow.from needs replicas = 1: one broker of RocketMQ becomes one shard. After the cut-over, remove follow.from, and then raise replicas" -}}
+{{- end -}}
+{{- if and $values.follow.from $values.warmCopies -}}
+{{- fail "follow.from and warmCopies are both set: a copy has no primary before the cut-over. After it, remove follow.from, and then set warmCopies" -}}
+{{- end -}}
+{{- if and $values.follow.cutOver (not (and $values.follow.from $values.operator.enabled)) -}}
+{{- fail "follow.cutOver needs follow.from and operator.enabled: without the operator, kubectl exec orders the cut-over (docs/kubernetes.md)" -}}
+{{- end -}}
 {{- if and $values.backup.enabled (not $values.backup.destination) -}}
 {{- fail "backup.destination is needed: REMOTE:BUCKET/PREFIX" -}}
 {{- end -}}
