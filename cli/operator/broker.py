@@ -83,7 +83,7 @@ class Broker:
                     return answer.FromString(each.answer)
                 raise _error(each.code, f"{each.member}: {each.problem}")
         except grpc.RpcError as error:
-            raise _refusal(error) from error
+            raise self._refusal(error) from error
         raise BrokerAway(f"{member} did not answer")
 
     async def of_members(self, method: str, request: Message, answer: type[_Answer]) -> AsyncIterator[FromMember]:

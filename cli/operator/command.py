@@ -34,7 +34,7 @@ def operator(
     shards: Annotated[
         Path | None,
         typer.Option(
-            "--shards",
+            "--shard-set",
             metavar="FILE",
             help="JSON file with the ShardSet of the brokers, which is written to Kubernetes first.",
             show_default=False,

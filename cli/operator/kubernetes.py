@@ -51,9 +51,9 @@ class Pod(NamedTuple):
 
     name: str
     address: str
-    """Its address in the network of the cluster; empty until it has one."""
+    """The address in the network of the cluster is empty until the pod has one."""
     role: str
-    """What its label says; empty without the label."""
+    """The role is what the label of the pod says, and empty without the label."""
 
 
 class Container(NamedTuple):

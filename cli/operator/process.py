@@ -13,17 +13,17 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from quarry_mq.cli.operator.broker import Broker
-from quarry_mq.cli.operator.groups import GroupReconciler
+from quarry_mq.cli.operator.declarations.groups import GroupReconciler
+from quarry_mq.cli.operator.declarations.rules import RuleReconciler
+from quarry_mq.cli.operator.declarations.topics import TopicReconciler
+from quarry_mq.cli.operator.declarations.users import UserReconciler
 from quarry_mq.cli.operator.kubernetes import Kubernetes, KubernetesFailed, connected
 from quarry_mq.cli.operator.loop import Operator, Reconciler, Stats
 from quarry_mq.cli.operator.metrics import operator_registry
 from quarry_mq.cli.operator.migrations import MigrationReconciler
 from quarry_mq.cli.operator.pods import Pods
 from quarry_mq.cli.operator.resources import Kind
-from quarry_mq.cli.operator.rules import RuleReconciler
 from quarry_mq.cli.operator.shards import ShardReconciler
-from quarry_mq.cli.operator.topics import TopicReconciler
-from quarry_mq.cli.operator.users import UserReconciler
 from quarry_mq.client.admin import AsyncAdminClient
 from quarry_mq.client.endpoint import Endpoint
 from quarry_mq.protocol.clock import Clock, SystemClock
@@ -77,7 +77,7 @@ async def _run(endpoint: Endpoint, namespace: str | None, http: str | None, decl
     try:
         async with AsyncAdminClient(endpoint) as client, Pods(endpoint.ca) as pods:
             broker = Broker(client)
-            known = [
+            known: list[Reconciler] = [
                 *reconcilers(broker, kubernetes, clock, endpoint.user),
                 ShardReconciler(broker, kubernetes, clock, pods.ask),
                 MigrationReconciler(kubernetes, clock),

@@ -121,9 +121,9 @@ class Wanted:
     """Names of the stateful sets: that of the shards, and that of their copies."""
     selector: Mapping[str, str]
     promotes_after_s: float | None
-    """None: no copy is promoted by the operator."""
+    """The operator promotes no copy if this is None."""
     has_tls: bool
-    """Whether the HTTP ports of the pods have TLS."""
+    """The HTTP ports of the pods have TLS if this is true."""
     domain: str
     """The domain below which each pod has its name; empty if certificates do not matter."""
 

@@ -73,7 +73,8 @@ HOMES: Final = {
     "lark": r"server/filters\.py",
     "obstore": r"store/index/tiered/object_store/cloud\.py",
     "lightkube": r"cli/operator/kubernetes\.py",
-    "httpx": r"cli/operator/kubernetes\.py",
+    "httpx": r"cli/operator/(kubernetes|pods)\.py",
+    "httpx_ws": r"cli/operator/kubernetes\.py",
     "yaml": r"cli/operator/kubernetes\.py",
     "uvloop": r"server/main\.py",
     "typer": r"cli/.*",
@@ -144,6 +145,7 @@ def test_every_outside_library_is_a_declared_dependency() -> None:
         "grpc": "grpcio",
         "grpc_health": "grpcio-health-checking",
         "grpc_reflection": "grpcio-reflection",
+        "httpx_ws": "httpx-ws",
         "opentelemetry": "opentelemetry-sdk",
         "prometheus_client": "prometheus-client",
         "py4j": "pyspark",  # which pins the version that it works with

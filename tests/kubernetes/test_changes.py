@@ -97,8 +97,8 @@ def test_change_of_the_key_of_the_cluster(shards: Release, table: Table) -> None
             shards.restart_by_hand()
     table.add("change of the cluster's key", results, time.monotonic() - began_s)
     nothing_is_lost(results)
-    held = shards.cluster.exec(f"{NAME}-1", "cat", "/run/quarry/cluster.key", namespace=shards.namespace)
-    assert held.strip() == new
+    known = shards.cluster.exec(f"{NAME}-1", "cat", "/run/quarry/cluster.key", namespace=shards.namespace)
+    assert known.strip() == new
 
 
 def test_upgrade_from_the_commit_before(release: Release, table: Table) -> None:

@@ -54,7 +54,7 @@ def node_of_primary(release: Release) -> Node:
 
 
 def is_whole(release: Release) -> bool:
-    """Whether each shard has a primary and a copy that follows."""
+    """Return whether each shard has a primary and a copy that follows."""
     rows = status(release).get("shards", ())
     return len(rows) == 2 and all("primary" in each and "copy" in each for each in rows)
 
@@ -93,7 +93,7 @@ def lost(release: Release, node: Node, table: Table, case: str) -> Iterator[list
 
 
 def require_little_lost(results: list[Result], release: Release) -> None:
-    """What is lost is at most what the events have told: the lag."""
+    """Check that no more is lost than the lag that the events have told."""
     told = promotions(release)
     assert told
     shown = sum(int(note.partition(" missed ")[2].split()[0].replace(",", "")) for note in told if " missed " in note)

@@ -77,7 +77,7 @@ def test_drain_of_a_node(shards: Release, table: Table) -> None:
 
 
 def test_stop_of_a_kubelet(shards: Release, table: Table) -> None:
-    """Nobody looks after the pods of a node for a minute: they serve on, and are replaced when the kubelet is back."""
+    """Pods of a node without a kubelet serve on for a minute, and are replaced when the kubelet is back."""
     node = shards.cluster.node(1)
     left_alone = on(shards, node.name)
     assert left_alone

@@ -1,4 +1,4 @@
-"""In a cluster an operator asks all members before it deletes."""
+"""An operator in a cluster asks all members before it deletes."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ import yaml
 
 from quarry_mq.cli.online.groups.groups import LiteModelName
 from quarry_mq.cli.online.topics.topics import PermissionName, TopicTypeName
-from quarry_mq.cli.operator import declared, resources, users
+from quarry_mq.cli.operator import resources
+from quarry_mq.cli.operator.declarations import declared, users
 from quarry_mq.cli.operator.process import reconcilers
 from quarry_mq.cli.operator.resources import ACCESS_RULE, CONSUMER_GROUP, SHARD_SET, TOPIC, USER, Kind
 from quarry_mq.protocol import names

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from quarry_mq.cli.operator.broker import Broker, CallRefused
-from quarry_mq.cli.operator.declared import (
+from quarry_mq.cli.operator.declarations.declared import (
     CORRECTED,
     DeclaredReconciler,
     DriftReported,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from quarry_mq.cli.operator.broker import Broker, CallRefused
-from quarry_mq.cli.operator.declared import ATTRIBUTE, DeclaredReconciler, Found, Settings, Waiting
+from quarry_mq.cli.operator.declarations.declared import ATTRIBUTE, DeclaredReconciler, Found, Settings, Waiting
 from quarry_mq.cli.operator.resources import BREAK_ORDER, DELETE_MESSAGES, TOPIC, Resource
 from quarry_mq.protocol.lite_attributes import EXPIRATION
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import admin_pb2 as official

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from quarry_mq.cli.operator.broker import BrokerAway
-from quarry_mq.cli.operator.declared import DeclaredReconciler, Found, Settings, Waiting
+from quarry_mq.cli.operator.declarations.declared import DeclaredReconciler, Found, Settings, Waiting
+from quarry_mq.cli.operator.declarations.topics import attribute_settings, attributes
 from quarry_mq.cli.operator.resources import CONSUMER_GROUP, Resource
-from quarry_mq.cli.operator.topics import attribute_settings, attributes
 from quarry_mq.protocol import lite_attributes
 from quarry_mq.protocol.lite_attributes import LiteModel
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quarry_mq.cli.operator.broker import CallRefused
-from quarry_mq.cli.operator.declared import DeclaredReconciler, Found, Settings
+from quarry_mq.cli.operator.declarations.declared import DeclaredReconciler, Found, Settings
 from quarry_mq.cli.operator.resources import ACCESS_RULE, Resource
 from quarry_mq.protocol.proto.quarry.admin.v1 import security_pb2 as pb
 from quarry_mq.store.errors import Invalid
