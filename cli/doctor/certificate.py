@@ -40,7 +40,7 @@ def certificate(settings: BrokerSettings, clock: Clock) -> Iterator[Finding]:
     yield _lifetime(path, shown, datetime.fromtimestamp(clock.wall_ms() / 1000, UTC), NEW_ONE)
     names = _names(shown)
     for each in advertised_of(settings):
-        if (each.with_tls or each.who == "clients") and not _covers(names, each.address.host):
+        if (each.with_tls or each.who == "clients") and not covers(names, each.address.host):
             text = f"{path} is for {', '.join(names) or 'nobody'}, but {each.who} are sent to {each.address.host}"
             yield fault(
                 "certificate", text, f"use a certificate that names {each.address.host}, or another {each.setting}"
@@ -66,7 +66,7 @@ def _self_signed(settings: BrokerSettings, clock: Clock) -> Iterator[Finding]:
     yield _lifetime(files.certificate, shown, datetime.fromtimestamp(clock.wall_ms() / 1000, UTC), RENEWED)
     names = _names(shown)
     for each in advertised_of(settings):
-        if each.with_tls and not _covers(names, each.address.host):
+        if each.with_tls and not covers(names, each.address.host):
             text = f"{files.certificate} is for {', '.join(names)}, but clients are sent to {each.address.host}"
             advice = "clients that verify it refuse the broker; to have it made again, remove it and restart the broker"
             yield warning("certificate", text, advice)
@@ -93,6 +93,11 @@ def _lifetime(path: Path, shown: x509.Certificate, now: datetime, advice: str) -
     return fine("certificate", f"{path} is valid for {days:.0f} days")
 
 
+def names_of(path: Path) -> Sequence[str]:
+    """Return the names and addresses of the certificate in a file. Raises OSError, ValueError."""
+    return _names(x509.load_pem_x509_certificate(path.read_bytes()))
+
+
 def _names(shown: x509.Certificate) -> Sequence[str]:
     try:
         found = shown.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
@@ -103,7 +108,7 @@ def _names(shown: x509.Certificate) -> Sequence[str]:
     return [*found.get_values_for_type(x509.DNSName), *addresses]
 
 
-def _covers(names: Sequence[str], host: str) -> bool:
+def covers(names: Sequence[str], host: str) -> bool:
     """Return whether a name of the certificate covers the host. A wildcard stands for one label."""
     wanted = host.lower().strip("[]")
     return any(name.lower() == wanted or name.lower() == f"*.{wanted.partition('.')[2]}" for name in names)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection, HTTPException
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from quarry_mq.cli.context_file import Context
+from quarry_mq.cli.doctor.certificate import covers, names_of
 from quarry_mq.cli.doctor.findings import Finding, Verdict, fault, fine, unknown, warning
 from quarry_mq.cli.doctor.machine import DISTRIBUTION
+from quarry_mq.cli.doctor.network import advertised_of
 from quarry_mq.cli.online.connection.concerns import ask_concerns
 from quarry_mq.cli.online.connection.probe import TIMEOUT_S, Answer, Told, who_is
 from quarry_mq.cli.terminal.text import time_text
@@ -117,11 +119,11 @@ def health(
     If the broker `is_told` to have concerns, those say what it refuses.
     """
     network = settings.network
-    url = f"http{'s' if network.http_tls else ''}://{Address.parse(network.http).from_here}/readyz"
+    address = Address.parse(network.http).from_here
     try:
-        status, text, date = _get(url, authority or network.tls_certificate)
-    except (OSError, ValueError) as error:
-        yield unknown("health", f"{url}: {error}")
+        status, text, date = _get_readiness(address, _tls(settings, address, authority) if network.http_tls else None)
+    except (OSError, ValueError, HTTPException) as error:
+        yield unknown("health", f"http{'s' if network.http_tls else ''}://{address}/readyz: {error}")
         return
     if is_told and ("refused" in text or "poisoned" in text):
         pass  # one of the concerns says so, with its command
@@ -139,13 +141,35 @@ def health(
             yield fine("clock", "the broker's agrees with this machine's")
 
 
-def _get(url: str, authority: Path | None) -> tuple[int, str, str]:
-    """Return status, text and date of the answer."""
-    context = ssl.create_default_context(cafile=authority) if url.startswith("https:") else None
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+class _Tls(NamedTuple):
+    """The authority by which the certificate of a port is verified, and the name that it must have."""
+
+    authority: Path | None
+    name: str
+
+
+def _tls(settings: BrokerSettings, address: Address, authority: Path | None) -> _Tls:
+    """Return how to verify the port at an address of this machine.
+
+    The certificate need not have that address: it must have one of the names by which others know the broker.
+    """
+    certificate = settings.network.tls_certificate
     try:
-        with opener.open(url, timeout=TIMEOUT_S) as answer:
-            return answer.status, answer.read(4_096).decode(errors="replace"), answer.headers.get("Date", "")
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read(4_096).decode(errors="replace"), error.headers.get("Date", "")
+        names = [] if certificate is None else names_of(certificate)
+    except (OSError, ValueError):
+        names = []  # the check of the certificate says why
+    known = [address.host, "localhost", *(each.address.host for each in advertised_of(settings))]
+    name = next((name for name in known if covers(names, name)), address.host)
+    return _Tls(authority or certificate, name)
+
+
+def _get_readiness(address: Address, tls: _Tls | None) -> tuple[int, str, str]:
+    """Return status, text and date of the answer of `/readyz`."""
+    with closing(HTTPConnection(address.host, address.port, timeout=TIMEOUT_S)) as connection:
+        connection.connect()
+        if tls is not None:
+            context = ssl.create_default_context(cafile=tls.authority)
+            connection.sock = context.wrap_socket(connection.sock, server_hostname=tls.name)
+        connection.request("GET", "/readyz")
+        answer = connection.getresponse()
+        return answer.status, answer.read(4_096).decode(errors="replace"), answer.headers.get("Date", "")

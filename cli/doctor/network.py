@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from quarry_mq.cli.context_file import Context
 from quarry_mq.cli.doctor.findings import Finding, fault, fine, unknown, warning
 from quarry_mq.cli.online.connection.probe import TIMEOUT_S, is_reached
 from quarry_mq.server.addresses import Address
+from quarry_mq.server.process.host_commands import KUBERNETES
 from quarry_mq.server.settings.broker_settings import LISTENING, BrokerSettings
 from quarry_mq.server.settings.sections import OFF
 
@@ -106,6 +108,10 @@ def _reached(each: Advertised, context: Context | None, *, is_served: bool, list
         yield unknown("advertised address", f"{seen}: not checked, because no broker is running")
     elif is_reached(str(each.address), context if context is not None else Context(tls=each.with_tls)):
         yield fine("advertised address", f"{seen}: {each.who} reach it")
+    elif KUBERNETES in os.environ and each.who == "clients":
+        yield unknown(
+            "advertised address", f"{seen}: no answer, but a NetworkPolicy may keep this pod alone from there"
+        )
     else:
         advice = (
             f"{each.who} cannot connect there: set an address at which they reach {each.listens_on}, or open the port"

@@ -27,6 +27,8 @@ from quarry_mq.store.security.users import UserTable
 from quarry_mq.store.state.identity import open_state_engine
 
 OTHERS: Final = 0o077
+GIVEN_BY_GROUP: Final = frozenset({"network.tls_key", "network.metrics_token_file"})
+"""Files that a broker takes although its group may read them. It refuses other keys then."""
 SYNC_TRIES: Final = 9
 SYNC_BYTES: Final = bytes(4_096)
 SYNC_SLOW_MS: Final = 20.0
@@ -170,10 +172,14 @@ def _not_ours(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def secrets(settings: BrokerSettings) -> Iterator[Finding]:
-    """Check the files that hold keys: they must exist, be readable, and be readable by no other user."""
+    """Check the files that hold keys: they must exist, be readable, and be readable by no other user.
+
+    A group may read what another program gives to the broker by its group, as a mounted Secret of Kubernetes.
+    """
     network, security = settings.network, settings.security
     named = {
         "security.key_file": security.key_file,
+        "cluster.key_file": settings.cluster.key_file,
         "network.tls_key": network.tls_key,
         "replication.key_file": settings.replication.key_file,
         "network.metrics_token_file": network.metrics_token_file,
@@ -186,6 +192,7 @@ def secrets(settings: BrokerSettings) -> Iterator[Finding]:
         try:
             with path.open("rb"):
                 mode = path.stat().st_mode
+                is_read_only = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
         except OSError as error:
             yield fault(
                 "secrets",
@@ -193,8 +200,9 @@ def secrets(settings: BrokerSettings) -> Iterator[Finding]:
                 "set the right path, or give the file to the broker's user",
             )
             continue
-        if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            yield warning("secrets", f"{name}: {path} can be read by other users than its owner", f"chmod 600 {path}")
+        if mode & (OTHERS & ~stat.S_IRGRP if name in GIVEN_BY_GROUP else OTHERS):
+            advice = "mount it with the mode 0440" if is_read_only else f"chmod 600 {path}"
+            yield warning("secrets", f"{name}: {path} can be read by other users than its owner", advice)
         else:
             yield fine("secrets", f"{name}: {path}")
 

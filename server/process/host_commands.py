@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 
 CONTAINER: Final = "container"
 """The environment variable that container managers set, and our image."""
+KUBERNETES: Final = "KUBERNETES_SERVICE_HOST"
+"""The environment variable that Kubernetes sets in every container."""
 DESCRIPTORS: Final = 1_048_576
 
 
@@ -25,7 +27,7 @@ class HostCommands(NamedTuple):
 def host_commands(environment: Mapping[str, str]) -> HostCommands:
     """Return the commands for a broker with this environment."""
     host = quote(environment.get("HOSTNAME") or "NAME")
-    if "KUBERNETES_SERVICE_HOST" in environment:
+    if KUBERNETES in environment:
         return HostCommands(f"kubectl delete pod {host}", f"kubectl logs {host}", f"kubectl describe pod {host}")
     if environment.get(CONTAINER):
         more = f"docker run --ulimit nofile={DESCRIPTORS}:{DESCRIPTORS} IMAGE"

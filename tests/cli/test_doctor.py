@@ -13,16 +13,21 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trustme
+from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
-from quarry_mq.cli.doctor import certificate, machine, network, places
+from quarry_mq.cli.doctor import certificate, live, machine, network, places
 from quarry_mq.cli.doctor.findings import Finding, Verdict
 from quarry_mq.cli.main import app
 from quarry_mq.protocol.clock import ManualClock, SystemClock
+from quarry_mq.server.front import LiveTls, TlsFiles
+from quarry_mq.server.process.health import HealthState
+from quarry_mq.server.process.http import HttpEndpoint
 from quarry_mq.server.process.self_signed import SelfSigned
 from quarry_mq.server.settings.broker_settings import BrokerSettings, load_settings
 from quarry_mq.server.settings.sections import NetworkSection, RemotingSection
@@ -430,3 +435,72 @@ def made(root: Path) -> None:
 
 def opened(root: Path) -> OpenStore:
     return open_store(StoreSettings(root=root), disk=PosixDisk(), clock=SystemClock(), report=lambda *_: None)
+
+
+@pytest.mark.parametrize("names", [("localhost",), ("127.0.0.1",), ("*.members.example",), ("nobody.example",)])
+def test_the_health_of_a_port_with_tls_is_asked_by_a_name_of_its_certificate(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    """A certificate of Kubernetes has names of Services and pods, and no address."""
+    authority = trustme.CA()
+    issued = authority.issue_cert(*names)
+    files = TlsFiles(tmp_path / "tls.crt", tmp_path / "tls.key")
+    files.certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
+    issued.private_key_pem.write_to_path(files.key)
+    authority.cert_pem.write_to_path(tmp_path / "ca.crt")
+    health = HealthState()
+    health.ready()
+    endpoint = HttpEndpoint("127.0.0.1:0", CollectorRegistry(), health, tls=LiveTls(files))
+    endpoint.start()
+    try:
+        network = {
+            "http": endpoint.url.removeprefix("https://"),
+            "http_tls": True,
+            "tls_certificate": files.certificate,
+            "tls_key": files.key,
+        }
+        cluster = {"members": ["a:1"], "key_file": "/cluster.key", "advertise": "quarry-0.members.example:8082"}
+        settings = load_settings(None, {"network": network, "cluster": cluster})
+        found = [*live.health(settings, SystemClock(), tmp_path / "ca.crt")]
+    finally:
+        endpoint.stop()
+    if names == ("nobody.example",):
+        [finding] = found
+        assert finding.verdict is Verdict.UNKNOWN
+        assert "certificate verify failed" in finding.seen
+    else:
+        assert [(each.check, each.verdict) for each in found] == [("health", Verdict.FINE), ("clock", Verdict.FINE)]
+
+
+def test_a_key_that_a_group_is_given_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Secret of Kubernetes is mounted with the mode 0440, and nobody in the pod can change it."""
+    tls, member = tmp_path / "tls.key", tmp_path / "cluster.key"
+    for path in (tls, member):
+        path.touch(0o440)
+        path.chmod(0o440)
+    network = {"tls_certificate": tls, "tls_key": tls}
+    settings = load_settings(None, {"network": network, "cluster": {"members": ["a:1"], "key_file": member}})
+
+    def looked_at() -> list[tuple[str, str, str]]:
+        return [(each.verdict.value, each.seen, each.advice) for each in places.secrets(settings)]
+
+    of_member = f"cluster.key_file: {member} can be read by other users than its owner"
+    assert looked_at() == [("warning", of_member, f"chmod 600 {member}"), ("fine", f"network.tls_key: {tls}", "")]
+    tls.chmod(0o444)
+    of_tls = f"network.tls_key: {tls} can be read by other users than its owner"
+    assert looked_at()[1] == ("warning", of_tls, f"chmod 600 {tls}")
+    monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(f_flag=os.ST_RDONLY))
+    assert looked_at()[1] == ("warning", of_tls, "mount it with the mode 0440")
+
+
+def test_an_address_for_clients_that_a_pod_may_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        cluster = {"members": ["a:1"], "key_file": "/cluster.key", "advertise": address}
+        settings = load_settings(None, {"network": {"advertise": address}, "cluster": cluster})
+        found = {
+            each.seen.partition(" ")[0]: each.verdict for each in network.advertised(settings, None, is_served=True)
+        }
+    assert found == {"network.advertise": Verdict.UNKNOWN, "cluster.advertise": Verdict.FAULT}
