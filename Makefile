@@ -27,10 +27,10 @@ endef
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help install native serve demo test test-slow test-clients check fix bench bench-queues proto manifests lock release docs docs-serve clean
+.PHONY: help install native serve demo test test-slow test-kubernetes test-clients check fix bench bench-queues proto manifests lock release docs docs-serve clean
 
 help:  ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -73,6 +73,9 @@ test: $(TOOLS) $(NATIVE)  ## the test suite (the fast part; under 20 minutes on 
 
 test-slow: $(TOOLS) $(NATIVE)  ## crash loops, power cuts (as root), many clients, clients of other languages
 	@$(PYTEST) -m slow --timeout 1800
+
+test-kubernetes: $(TOOLS) $(NATIVE)  ## the image and the chart on a Kubernetes of two nodes in namespaces of this machine (as root)
+	@$(BIN)/python -m pytest -m kubernetes tests/kubernetes
 
 test-clients: $(TOOLS) $(NATIVE)  ## every feature with every official client; CLIENTS_ARGS="--write" puts the matrix into docs/clients
 	@$(BIN)/python -m tests.matrix $(CLIENTS_ARGS)

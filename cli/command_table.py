@@ -35,6 +35,10 @@ SECTIONS: Final[Mapping[str, Mapping[str, Entry]]] = {
             "quarry_mq.cli.local.follow:follow",
             "Follow a live RocketMQ master: take over its log as it grows, and its topics, groups and positions.",
         ),
+        "operator": Entry(
+            "quarry_mq.cli.operator.command:operator",
+            "Bring topics, groups, users and access rules of brokers to what custom resources of Kubernetes declare.",
+        ),
     },
     "Messages": {
         "produce": Entry(

@@ -99,6 +99,10 @@ class StoreLocked(StoreUnusable):
     """Another broker holds the store's lock."""
 
 
+class StoreServed(StoreUnusable):
+    """A broker has served this store, so the store cannot follow another broker any more."""
+
+
 class StoreDamaged(StoreUnusable):
     """Stored bytes are missing or wrong where they were promised whole.
 

@@ -61,7 +61,11 @@ Ends = Callable[[Master, Lag], bool]
 """Return whether following ends, at this master and with this lag."""
 
 
-class CutOverFailed(Exception):
+class FollowFailed(Exception):
+    """The command cannot follow. The text is one line."""
+
+
+class CutOverFailed(FollowFailed):
     """The cut-over did not come to its end. The text says whether the master takes messages."""
 
 
@@ -143,12 +147,12 @@ class Following:
         """Close the store."""
         self._store.close()
 
-    def run(self) -> None:
-        """Follow until `stop` is set.
+    def run(self, is_ordered: Callable[[], bool]) -> bool:
+        """Follow until a cut-over is ordered, or return False if `stop` is set before.
 
         Raises StoreUnusable if the master has another log or cannot be followed, StorePoisoned and StoreDamaged.
         """
-        self._run(lambda _master, _lag: False)
+        return self._run(lambda _master, _lag: is_ordered())
 
     def catch_up(self) -> None:
         """Follow until the store has all that the master has, or `stop` is set. Raises what `run` raises."""
@@ -252,7 +256,8 @@ class Following:
         store, root = self._store, self._paths.root
         if store.segment_size != segment_size:
             raise StoreUnusable(root, f"its segments have {store.segment_size} bytes, the master's {segment_size}")
-        if not log.minimum <= store.received_up_to <= log.end:
+        # the first byte of a log is here before the master has sent it
+        if not log.minimum <= store.received_up_to <= max(1, log.end):
             raise StoreUnusable(
                 root,
                 f"its log ends at {store.received_up_to}, and the master has {log.minimum} to {log.end}: "

@@ -133,9 +133,9 @@ class Master:
     def log_range(self) -> LogRange:
         """Return what the master's log has now."""
         table = json.loads(self._client.call(RequestCode.GET_BROKER_RUNTIME_INFO).body)["table"]
-        return LogRange(
-            PhysicalOffset(int(table["commitLogMinOffset"])), PhysicalOffset(int(table["commitLogMaxOffset"]))
-        )
+        # the minimum of a log that has no message yet is -1
+        begin, end = (max(0, int(table[name])) for name in ("commitLogMinOffset", "commitLogMaxOffset"))
+        return LogRange(PhysicalOffset(begin), PhysicalOffset(end))
 
     def read_metadata(self) -> TakenMetadata:
         """Return the master's metadata.

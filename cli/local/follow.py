@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from threading import Event
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from quarry_mq.cli.following.following import AWAY, CutOverFailed, Following, Lag
+from quarry_mq.cli.following.following import FollowFailed
 from quarry_mq.cli.following.master import REFUSED_UNTIL, Master
+from quarry_mq.cli.following.run import Run
 from quarry_mq.cli.offline.arguments import Json
 from quarry_mq.cli.offline.opened_store import logs_aside, reporting_errors
 from quarry_mq.cli.offline.record_text import json_line
@@ -22,19 +22,8 @@ from quarry_mq.cli.terminal.exit import Exit, asked_to_end, end
 from quarry_mq.cli.terminal.progress import shown_progress
 from quarry_mq.cli.terminal.text import say
 from quarry_mq.client.remoting import RemotingClient
-from quarry_mq.protocol.clock import Progress, ReportProgress, SystemClock
 from quarry_mq.server.addresses import Address
-from quarry_mq.store.follower import PointsOnRequest
-from quarry_mq.store.follower import follow as follow_log
-from quarry_mq.store.fs import PosixCopyingDisk
-from quarry_mq.store.layout.paths import StorePaths
-from quarry_mq.store.opening.open_store import recover_store
-from quarry_mq.store.settings import StoreSettings
-
-NOT_IN_LOG: Final = (
-    "the broker does not note messages in flight in its log (popConsumerKVServiceEnable): before a cut-over "
-    "stop consumers that receive by gRPC or pop, and wait for their invisible times"
-)
+from quarry_mq.server.observability.logs import configure_logs
 
 
 def follow(
@@ -58,48 +47,59 @@ def follow(
     secret_file: Annotated[
         Path | None, typer.Option("--secret-file", metavar="FILE", help="File with the secret of the user.")
     ] = None,
+    rest_after_cut_over: Annotated[
+        bool,
+        typer.Option(
+            "--rest-after-cut-over",
+            help="Stay after a cut-over, and do nothing: for a container beside `quarry serve --after-cut-over`.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Follow a live RocketMQ master: take over its log as it grows, and its topics, groups and positions.
 
     The master serves on and notices one more slave. Ctrl-C or SIGTERM ends the command; the next run goes on where the
     last one ended. While the master is away, the command tries to reach it every 2 s. Afterwards
-    `quarry serve --store DIR` serves all that was there. Only one process may use the folder at a time.
+    `quarry serve --store DIR` serves all that was there. Only one process may use the folder at a time: with --cut-over
+    beside a `quarry follow` that runs, the running one cuts over, and the command waits for it.
     """
     try:
         address = Address.parse(broker)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="HOST:PORT") from error
+    if rest_after_cut_over and (cut_over or until_caught_up):
+        raise typer.BadParameter("it follows until it is ordered to cut over", param_hint="--rest-after-cut-over")
     connect = partial(_connected, address, user, secret_text(secret_file) or "")
-    refused_s = None
-    with reporting_errors(store), logs_aside(logging.WARNING), shown_progress() as report, asked_to_end() as stop:
+    with (
+        reporting_errors(store),
+        _logged() if rest_after_cut_over else logs_aside(logging.WARNING),
+        shown_progress() as show,
+        asked_to_end() as stop,
+    ):
+        run = Run(broker, store, connect, show=show, warn=partial(say, err=True), stop=stop)
         try:
-            following = _opened(connect, store, report, stop)
-        except AWAY as error:
-            end(Exit.COULD_NOT_RUN, f"{broker}: {error}")
-        try:
+            if rest_after_cut_over:
+                run.rest_after_cut_over()
+                return
             if cut_over:
-                refused_s = following.cut_over()
-            elif until_caught_up:
-                following.catch_up()
+                report = run.order_cut_over() if run.has_follower else run.cut_over()
             else:
-                following.run()
-        except CutOverFailed as error:
+                report = run.catch_up() if until_caught_up else run.follow()
+        except FollowFailed as error:
             end(Exit.COULD_NOT_RUN, f"{broker}: {error}")
-        finally:
-            following.close()
-        if refused_s is not None:
-            # the store is closed: a broker that waits for this file opens it at once
-            PosixCopyingDisk().replace_atomically(StorePaths(store).cut_over, b"%d\n" % following.lag.dispatched_up_to)
-    if cut_over and refused_s is None:
-        end(Exit.COULD_NOT_RUN, "ended before the cut-over was complete: the broker takes messages as before")
-    lag = following.lag
     if as_json:
-        say(json_line({"logBegin": following.log_begin, "logEnd": lag.dispatched_up_to, "behind": lag.size}))
+        say(json_line({"logBegin": report.log_begin, "logEnd": report.log_end, "behind": report.lag_size}))
         return
-    say(f"the store has the broker's log up to {lag.dispatched_up_to}, {lag.size} bytes behind")
-    if refused_s is not None:
-        _say_next(broker, store, refused_s)
+    say(f"the store has the broker's log up to {report.log_end}, {report.lag_size} bytes behind")
+    if report.refused_s is not None:
+        _say_next(broker, store, report.refused_s)
+
+
+@contextmanager
+def _logged() -> Iterator[None]:
+    """Log as a broker does: who reads the log of a container sees how far the command is."""
+    configure_logs("auto", "info")
+    yield
 
 
 def _say_next(broker: str, store: Path, refused_s: float) -> None:
@@ -115,28 +115,3 @@ def _connected(address: Address, user: str | None, secret: str) -> Master:
     except BaseException:
         client.close()
         raise
-
-
-def _opened(connect: Callable[[], Master], root: Path, report: ReportProgress, stop: Event) -> Following:
-    """Open the store to follow a master. Nothing is made if the master cannot be followed."""
-    disk, clock = PosixCopyingDisk(), SystemClock()
-    with closing(connect()) as master:
-        settings = StoreSettings(root=root, segment_size=master.segment_size)
-        begin, kind = master.log_range().minimum, master.kind
-        if not master.has_notes_in_log:
-            say(NOT_IN_LOG, err=True)
-    recovered = recover_store(settings, disk=disk, clock=clock, report=report, followed=kind)
-    # of a cut-over after which RocketMQ takes messages again; a store that a broker serves is refused before
-    disk.remove(StorePaths(root).cut_over)
-    store = follow_log(recovered, begin=begin, points=PointsOnRequest(disk, root, clock))
-    return Following(
-        store, connect, paths=StorePaths(root), disk=disk, clock=clock, show=partial(_show, report), stop=stop
-    )
-
-
-def _show(report: ReportProgress, lag: Lag) -> None:
-    done = lag.dispatched_up_to
-    words = f"{lag.size:,} bytes behind"
-    if lag.problem:
-        words = f"trying again ({lag.problem}), {words}"
-    report(Progress("following", done, max(done, lag.master_end), words))

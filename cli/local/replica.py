@@ -94,9 +94,6 @@ class _Copy:
 def promote(
     store: StoreFolder,
     *,
-    first: Annotated[
-        bool, typer.Option("--first", help="Make the first primary of an empty folder, of which no copy exists yet.")
-    ] = False,
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait for a process that follows.")
     ] = TIMEOUT_S,
@@ -111,7 +108,7 @@ def promote(
     """
     with reporting_errors(store), asked_to_end() as stop:
         copy = _Copy(store)
-        _require_promotable(copy, store, is_first=first)
+        _require_promotable(copy, store)
         if copy.is_connected:
             assert copy.status is not None
             confirm(
@@ -153,21 +150,17 @@ def _require_copy(copy: _Copy, store: Path) -> None:
         end(Exit.COULD_NOT_RUN, f"{store}: no copy of anything: there is no replication/role.json")
 
 
-def _require_promotable(copy: _Copy, store: Path, *, is_first: bool) -> None:
+def _require_promotable(copy: _Copy, store: Path) -> None:
     if copy.is_primary:
         assert copy.role is not None
         end(Exit.COULD_NOT_RUN, f"{store}: it is the primary already, of term {copy.role.term}")
     if copy.kind is not StoreKind.NEW and copy.role is None:
         text = "it holds a store that is no copy: with replication.mode on it is the primary at its next start"
         end(Exit.COULD_NOT_RUN, f"{store}: {text}")
-    if is_first and copy.role is not None:
-        end(Exit.COULD_NOT_RUN, f"{store}: it is a copy already: promote it without --first")
-    if copy.role is None and not is_first:
-        text = "no copy of anything: there is no replication/role.json. --first makes an empty folder the first primary"
-        end(Exit.COULD_NOT_RUN, f"{store}: {text}")
+    _require_copy(copy, store)
     if copy.files.is_asked("seed") or copy.files.is_asked("emptying"):
         end(Exit.COULD_NOT_RUN, f"{store}: the copy is to be emptied and seeded again: it will have nothing to serve")
-    if copy.role is not None and not copy.role.epochs:
+    if not copy.role or not copy.role.epochs:
         end(Exit.COULD_NOT_RUN, f"{store}: the copy was emptied and not seeded: it has nothing to serve")
 
 

@@ -2,6 +2,7 @@
 
     python prepare.py /var/lib/quarry
     python prepare.py /var/lib/quarry --keys /secrets /run/quarry
+    python prepare.py --keys /secrets /run/quarry
 
 A store in the container's own root file system is gone with the container, and nobody notices before that
 (rocketmq-docker#115). So this ends with status 1, and one line, when the folder is no volume, lies in memory, or cannot
@@ -98,19 +99,22 @@ def copy_keys(source: Path, target: Path) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Look at the volume of a broker before it starts.")
-    parser.add_argument("folder", type=Path, help="where the volume is mounted")
+    parser.add_argument("folder", nargs="?", type=Path, help="where the volume is mounted, if there is one")
     parser.add_argument("--keys", nargs=2, type=Path, metavar=("FROM", "TO"), help="copy keys for their owner only")
     given = parser.parse_args()
+    told = []
     try:
-        mount = require_volume(given.folder)
-        require_writable(given.folder)
+        if given.folder:
+            mount = require_volume(given.folder)
+            require_writable(given.folder)
+            free_gib = shutil.disk_usage(given.folder).free / (1 << 30)
+            told.append(f"{given.folder}: {mount.kind} on {mount.source}, {free_gib:.1f} GiB free")
         if given.keys:
-            print(f"keys: {', '.join(copy_keys(*given.keys))}")
+            told.append(f"keys: {', '.join(copy_keys(*given.keys))}")
     except (Unfit, OSError) as reason:
-        print(f"no broker is started: {reason}", file=sys.stderr)
+        print(f"nothing is started: {reason}", file=sys.stderr)
         return 1
-    free_gib = shutil.disk_usage(given.folder).free / (1 << 30)
-    print(f"{given.folder}: {mount.kind} on {mount.source}, {free_gib:.1f} GiB free")
+    print("\n".join(told))
     return 0
 
 

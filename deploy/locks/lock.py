@@ -18,8 +18,8 @@ from typing import Final
 LOCKS: Final = Path(__file__).parent
 ROOT: Final = LOCKS.parents[1]
 PROJECTS: Final = ("pyproject.toml", "native/pyproject.toml")
-EXTRAS: Final = {"broker.txt": "tracing", "spark.txt": "pipeline"}
-"""The optional part of Quarry that each lock is of."""
+EXTRAS: Final = {"broker.txt": ("operator", "tracing"), "spark.txt": ("pipeline",)}
+"""The optional parts of Quarry that each lock is of."""
 
 COMMAND: Final = ("uv", "pip", "compile", "--quiet", "--universal", "--python-version", "3.11", "--generate-hashes")
 TEXT: Final = ("--no-emit-index-url", "--custom-compile-command", "make lock")
@@ -38,8 +38,9 @@ def lock(name: str, arguments: list[str], requirements: str | None = None) -> No
 
 
 def main(arguments: list[str]) -> None:
-    for name, extra in EXTRAS.items():
-        lock(name, ["--extra", extra, "pyproject.toml", *arguments])
+    for name, extras in EXTRAS.items():
+        options = [word for extra in extras for word in ("--extra", extra)]
+        lock(name, [*options, "pyproject.toml", *arguments])
     lock("build.txt", ["-", *arguments], "\n".join(build_requirements()))
 
 

@@ -14,8 +14,14 @@ from quarry_mq.client.endpoint import Endpoint
 from quarry_mq.protocol.clock import Clock, SystemClock
 from quarry_mq.protocol.signature import signed_admin_headers, signed_messaging_headers
 
-CHANNEL_OPTIONS: Final = (("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1))
-"""Options of all channels: HTTP proxies in the environment are not for brokers, and answers may have any size."""
+CHANNEL_OPTIONS: Final = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_reconnect_backoff_ms", 10_000),
+)
+"""Options of all channels: HTTP proxies in the environment are not for brokers, answers may have any size, and a broker
+that was away for long is found again within seconds. gRPC's own limit is two minutes.
+"""
 
 MESSAGING: Final = "/apache.rocketmq.v2.MessagingService/"
 NONCE_BYTES: Final = 16

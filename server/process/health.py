@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from threading import Lock
 from typing import Final
@@ -50,10 +51,18 @@ class Health:
     loop_silence_s: float = 0.0
     sends_refused: str = ""
     serves_early: str = ""
+    replica: Mapping[str, object] = field(default_factory=dict)
+    """This says which role the process has among the copies of its store, and how far it is; empty without copies."""
 
     @property
     def is_ready(self) -> bool:
         return self.phase is Phase.READY and not self.serves_early
+
+    @property
+    def is_ready_as_replica(self) -> bool:
+        """Return whether this process does what its role asks of it: it serves, or follows and has been seeded."""
+        follows = bool(self.replica.get("connected")) and not self.replica.get("seeding")
+        return self.is_ready or (self.phase is Phase.FOLLOWING and follows)
 
     @property
     def is_live(self) -> bool:
@@ -90,6 +99,7 @@ class HealthState:
         self._health = Health(Phase.STARTING)  # guarded by _lock
         self._last_tick_s: float | None = None  # guarded by _lock
         self._sends_refused = ""  # guarded by _lock
+        self._replica: Mapping[str, object] = {}  # guarded by _lock
         self._serves_early = ""  # guarded by _lock
 
     def recovering(self, percent: int) -> None:
@@ -98,6 +108,11 @@ class HealthState:
     def following(self, reason: str) -> None:
         """Report that the store is a copy, and how far it is."""
         self._enter(Health(Phase.FOLLOWING, reason=reason))
+
+    def replicates(self, replica: Mapping[str, object]) -> None:
+        """Set what this process says about its role among the copies of the store, from now on."""
+        with self._lock:
+            self._replica = replica
 
     def ready(self) -> None:
         self._enter(Health(Phase.READY, percent=100))
@@ -126,10 +141,10 @@ class HealthState:
     def look(self) -> Health:
         """Return the present health. A loop that never ticked has not begun, and is not silent."""
         with self._lock:
-            health, last_tick_s = self._health, self._last_tick_s
+            health, last_tick_s, replica = self._health, self._last_tick_s, self._replica
             refused, early = self._sends_refused, self._serves_early
         silence_s = 0.0 if last_tick_s is None else self._clock.monotonic_s() - last_tick_s
-        return Health(health.phase, health.percent, health.reason, silence_s, refused, early)
+        return Health(health.phase, health.percent, health.reason, silence_s, refused, early, replica)
 
     def _enter(self, health: Health) -> None:
         with self._lock:

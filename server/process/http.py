@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import hmac
+import json
 import socket
 import socketserver
 import ssl
@@ -30,7 +31,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from quarry_mq.protocol.clock import Clock, SystemClock
 from quarry_mq.server.addresses import network_of, plain_address, split_address
 from quarry_mq.server.front import LiveTls
-from quarry_mq.server.process.health import HealthState
+from quarry_mq.server.process.health import HealthState, Phase
 from quarry_mq.server.wire.status import without_places
 from quarry_mq.store.errors import Invalid
 
@@ -93,9 +94,9 @@ class HttpEndpoint:
         clock: Clock | None = None,
     ) -> None:
         self._address = address
-        self._application = _application(registry, health, metrics_token)
         self._tls = tls
         self._clock = clock or SystemClock()
+        self._application = _application(registry, health, metrics_token, self._clock)
         self._server: _Server | None = None
         self._thread: Thread | None = None
 
@@ -129,7 +130,9 @@ class HttpEndpoint:
             self._server = self._thread = None
 
 
-def _application(registry: CollectorRegistry, health: HealthState, metrics_token: TokenFile | None) -> WSGIApplication:
+def _application(
+    registry: CollectorRegistry, health: HealthState, metrics_token: TokenFile | None, clock: Clock
+) -> WSGIApplication:
     metrics = cast("WSGIApplication", make_wsgi_app(registry))
     one_scrape = Lock()  # other scrapes wait and use nothing meanwhile: many at once would delay the event loop
 
@@ -149,8 +152,13 @@ def _application(registry: CollectorRegistry, health: HealthState, metrics_token
             case "/readyz":
                 now = health.look()
                 return answer(_status(now.is_ready), without_places(now.readiness))
+            case "/replica":
+                now = health.look()
+                said = {"role": "primary", **now.replica, "serving": now.phase is Phase.READY}
+                document = {**said, "state": without_places(now.readiness), "atMs": clock.wall_ms()}
+                return answer(_status(now.is_ready_as_replica), json.dumps(document))
             case _:
-                return answer(HTTPStatus.NOT_FOUND, "there are /metrics, /healthz and /readyz")
+                return answer(HTTPStatus.NOT_FOUND, "there are /metrics, /healthz, /readyz and /replica")
 
     return serve
 

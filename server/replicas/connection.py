@@ -63,6 +63,11 @@ class Peers:
     keys: Keys
     tls: ReplicaTls | None
 
+    @property
+    def is_own_name_first(self) -> bool:
+        """Return whether this copy has the first name of all, in the order of their characters."""
+        return all(self.name < other for other in self.others)
+
 
 class Connection:
     """Frames over a socket. Raises OSError if the other side is gone, and WireError if it is not a copy."""

@@ -79,6 +79,7 @@ class Replication:
         self._disk = disk
         self._clock = clock
         self._health = health
+        health.replicates({"role": "starting"})
         keys, tls = Keys(read_keys(section.key_file)), _tls(settings.network, section)
         self._peers = Peers(settings.broker.name, section.replica, section.others, keys, tls)
         self._files = RoleFiles(disk, settings.store.directory)
@@ -166,6 +167,7 @@ class Replication:
     def _show(self, status: ReplicaStatus) -> None:
         self._noting.note(status)
         text = status.text(self._clock.wall_ms())
+        self._health.replicates({"role": "copy", "term": self.term, **status.document})
         self._health.following(text)
         now_s, state = self._clock.monotonic_s(), f"{status.is_connected} {status.problem}"
         if status.is_connected and not self._is_announced:
@@ -193,6 +195,7 @@ class Replication:
 
         self.primary = Primary(store, role, self._peers, clock=self._clock, deposed=deposed)
         self.primary.start(self._port)
+        self._health.replicates({"replica": self._peers.name, "term": role.term})
         log.info("serving copies", replica=self._peers.name, term=role.term, port=self._port.address)
         try:
             yield WatchedCopies(self.primary, self._peers.name, self._peers.others, self._clock)

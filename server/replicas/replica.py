@@ -69,6 +69,7 @@ class Replica:
         self._lag = Lag(clock)
         self.status = ReplicaStatus(name=peers.name)
         self._store: CopiedStore | None = None
+        self._empty_others: set[str] = set()
 
     def answer(self, hello: Hello) -> Welcome:
         """Say to another copy that this one is not the primary."""
@@ -106,7 +107,12 @@ class Replica:
                     self._open()
                 if self._store is not None:
                     self._store.make_wanted_point()
+                self._empty_others.clear()
                 if not any(self._follow(name, address) for name, address in self._peers.others.items()):
+                    if self._is_first_primary():
+                        log.info("all copies are empty: this one becomes the first primary", replica=self._peers.name)
+                        self._promote()
+                        return True
                     self._stop.wait(RETRY_INTERVAL_S)
             return False
         finally:
@@ -238,6 +244,11 @@ class Replica:
         self._files.done("promote")
         return False
 
+    def _is_first_primary(self) -> bool:
+        """Return whether all copies have just said that they never had anything, and this one has the first name."""
+        is_new = self.role == Role() and self._peers.is_own_name_first
+        return is_new and self._empty_others == set(self._peers.others)
+
     def _promote(self) -> None:
         end = PhysicalOffset(0)
         if self._store is None and self.role.epochs:
@@ -269,6 +280,8 @@ class Replica:
                 welcome = connection.greet(self._hello(), self._peers.keys)
                 if welcome.refusal:
                     raise StoreUnusable(self._settings.root, f"replica {name} refuses it: {welcome.refusal}")
+                if welcome.replica == name and not (welcome.is_primary or welcome.lineage or welcome.term):
+                    self._empty_others.add(name)
                 if not welcome.is_primary or welcome.term < self.role.term:
                     self._tell(replace(self.status, is_connected=False, problem=f"{name} is not the primary"))
                     return False

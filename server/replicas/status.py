@@ -52,6 +52,21 @@ class ReplicaStatus:
         """Return the words for what the copy does not have."""
         return f"{self.lag_bytes:,} bytes and {self.lag_changes:,} change{'' if self.lag_changes == 1 else 's'}"
 
+    @property
+    def document(self) -> dict[str, object]:
+        """Return what a copy says about itself to programs."""
+        return {
+            "replica": self.name,
+            "primary": self.primary or None,
+            "connected": self.is_connected,
+            "seeding": self.is_seeding,
+            "logEnd": self.position,
+            "missingBytes": self.lag_bytes,
+            "missingChanges": self.lag_changes,
+            "lagSeconds": round(self.lag_s, 3),
+            "heardAtMs": self.heard_at_ms,
+        }
+
     def text(self, now_ms: int) -> str:
         """Return one line about the copy itself, for operators."""
         if self.is_connected:

@@ -109,6 +109,16 @@ class StorePaths:
         return self.quarry / "CUT_OVER"
 
     @property
+    def cut_over_order(self) -> Path:
+        """Return the file by which the process that follows RocketMQ is ordered to cut over."""
+        return self.quarry / "CUT_OVER_ORDER"
+
+    @property
+    def following(self) -> Path:
+        """Return the file in which the process that follows RocketMQ says how far it is."""
+        return self.quarry / "FOLLOWING"
+
+    @property
     def pending_messages(self) -> Path:
         """Return the directory of the pending messages (delayed messages and half messages), which are derived from the
         log.

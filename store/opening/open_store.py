@@ -32,7 +32,7 @@ from quarry_mq.store.consumequeue import ConsumeQueueStore, RocksConsumeQueues
 from quarry_mq.store.consumequeue.dispatch import UndeletedEntries
 from quarry_mq.store.consumequeue.queue_offsets import LightFloor, QueueOffsets
 from quarry_mq.store.engines import RocksStoreEngines, StoreEngines
-from quarry_mq.store.errors import StoreLocked, StoreUnusable
+from quarry_mq.store.errors import StoreLocked, StoreServed, StoreUnusable
 from quarry_mq.store.fs import Disk, DiskLock
 from quarry_mq.store.index.opening import IndexedLog, open_indexes, rebuild_indexes_later
 from quarry_mq.store.layout.kind import FoundStore, StoreKind, inspect_store
@@ -376,9 +376,7 @@ class _Opening:
         if self._copied is not None:
             self._begin_copy(parts, self._copied)
         if self.followed is not None and identity.metadata_imported:
-            raise StoreUnusable(
-                self.root, "a broker has served this store: only an empty directory can begin to follow"
-            )
+            raise StoreServed(self.root, "a broker has served this store: only an empty directory can begin to follow")
         damage = None
         if self._orders.replace_damaged:
             damage = give_up_damaged(self._disk, self._paths, parts, found, report=self._report)

@@ -79,20 +79,16 @@ def test_a_copy_that_is_being_seeded_is_promoted_by_an_order_alone(tmp_path: Pat
     assert is_asked(root, "promote")
 
 
-def test_an_empty_folder_becomes_the_first_primary_by_an_order_alone(tmp_path: Path) -> None:
+def test_an_empty_folder_is_not_promoted(tmp_path: Path) -> None:
     done = replica("promote", "--store", tmp_path)
     assert (done.exit_code, "there is no replication/role.json" in done.output) == (2, True)
     assert not is_asked(tmp_path, "promote")
-    done = replica("promote", "--store", tmp_path, "--first")
-    assert done.exit_code == 0, done.output
-    assert is_asked(tmp_path, "promote")
 
 
 @pytest.mark.parametrize(
     ("role", "words", "reason"),
     [
         (PRIMARY, ("promote",), "it is the primary already, of term 3"),
-        (COPY, ("promote", "--first"), "it is a copy already"),
         (Role("0" * 32, 3), ("promote",), "the copy was emptied and not seeded"),
         (PRIMARY, ("seed", "--yes"), "it is the primary, from which the others are seeded"),
         (COPY, ("seed",), "--yes does it without asking"),
@@ -109,7 +105,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, role: Role, words: tuple
 def test_a_store_without_copies_is_neither_promoted_nor_seeded(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     (tmp_path / "commitlog" / ("0" * 20)).write_bytes(bytes(4_096))
-    for words in (("promote", "--first"), ("seed", "--yes")):
+    for words in (("promote", "--yes"), ("seed", "--yes")):
         done = replica(words[0], "--store", tmp_path, *words[1:])
         assert (done.exit_code, "cop" in done.output) == (2, True), done.output
     assert not (tmp_path / "replication").exists()

@@ -134,7 +134,7 @@ async def grow(cluster: BrokerCluster) -> None:
 
 
 def test_a_member_that_cannot_be_called_is_told_of_with_the_reason(with_cluster: WithCluster) -> None:
-    """Such a member was `reachable`, nothing was logged, and all sends of message groups were refused."""
+    """The member was `reachable`, nothing was logged, and all sends of message groups were refused."""
 
     async def test(cluster: BrokerCluster) -> None:
         answers_at = f"127.0.0.1:{free_port()}"

@@ -39,20 +39,32 @@ class Manifests:
         return found
 
     @property
+    def shards(self) -> Object:
+        """The stateful set of the shards, which is the first one: their copies have another one."""
+        return self.all("StatefulSet")[0]
+
+    @property
+    def has_copies(self) -> bool:
+        return len(self.all("StatefulSet")) > 1
+
+    @property
     def pod(self) -> Object:
         """The broker's pod, as its template says."""
-        template: Object = self.only("StatefulSet")["spec"]["template"]
+        template: Object = self.shards["spec"]["template"]
         return template
 
     @property
     def broker(self) -> Object:
-        (container,) = self.pod["spec"]["containers"]
-        return dict(container)
+        return self.container("broker")
+
+    def container(self, name: str) -> Object:
+        """Return the container of the broker's pod with this name."""
+        (found,) = (each for each in self.pod["spec"]["containers"] if each["name"] == name)
+        return dict(found)
 
     @property
     def pod_names(self) -> list[str]:
-        stateful_set = self.only("StatefulSet")
-        return [f"{stateful_set['metadata']['name']}-{index}" for index in range(stateful_set["spec"]["replicas"])]
+        return pod_names(self.shards)
 
     @property
     def ports(self) -> dict[str, int]:
@@ -60,7 +72,8 @@ class Manifests:
 
     @property
     def toml(self) -> str:
-        return str(self.only("ConfigMap")["data"]["quarry.toml"])
+        (found,) = (each["data"] for each in self.all("ConfigMap") if "quarry.toml" in each["data"])
+        return str(found["quarry.toml"])
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:
@@ -86,7 +99,8 @@ class Manifests:
 
     def pod_templates(self) -> Iterator[Object]:
         """Return the templates of everything that makes pods."""
-        yield self.pod
+        for each in (*self.all("StatefulSet"), *self.all("Deployment")):
+            yield each["spec"]["template"]
         for each in self.all("CronJob"):
             yield each["spec"]["jobTemplate"]["spec"]["template"]
 
@@ -101,6 +115,10 @@ class Manifests:
 @cache
 def manifests(variant: str) -> Manifests:
     return Manifests((DEPLOY / "kubernetes" / f"{variant}.yaml").read_text(encoding="utf-8"))
+
+
+def pod_names(stateful_set: Object) -> list[str]:
+    return [f"{stateful_set['metadata']['name']}-{index}" for index in range(stateful_set["spec"]["replicas"])]
 
 
 def mount_of(container: Object, path: str) -> Object:

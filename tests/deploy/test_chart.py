@@ -90,12 +90,19 @@ def test_helm_finds_no_fault(helm: str) -> None:
         (["cluster.enabled=true", "advertise.kind=dialled"], "for one broker alone"),
         (["admin.exposed=true"], "nobody is asked who he is: set settings.security.authentication"),
         (["backup.enabled=true", "backup.destination=a:b"], "nobody is asked who he is"),
+        (["operator.contextSecret=quarry-operator"], "needs operator.context"),
+        (["operator.enabled=true", "tls.enabled=true"], "operator.contextSecret is needed"),
+        (["operator.enabled=true", "settings.security.authentication=true"], "operator.contextSecret is needed"),
+        (["operator.enabled=true"], "nobody is asked who he is"),
         (["console.enabled=true", "console.exposed=true"], "nobody is asked who he is"),
         (["admin.exposed=true", "settings.security.admin_authentication=false"], "nobody is asked who he is"),
         (["settings.security.open_admin=true"], "settings.security.open_admin: the chart says this one"),
         (["settings.security.admin_callers=anywhere"], "settings.security.admin_callers: the chart says this one"),
         (["settings.network.listen=0.0.0.0:1"], "settings.network.listen: the chart says this one"),
         (["settings.broker.name=one"], "settings.broker.name: the chart says this one"),
+        (["follow.from=a:1", "replicas=3", "security.openAdmin=true"], "follow.from needs replicas = 1"),
+        (["follow.from=a:1", "warmCopies=1", "operator.enabled=true"], "follow.from and warmCopies are both set"),
+        (["follow.from=a:1", "follow.cutOver=true"], "follow.cutOver needs follow.from and operator.enabled"),
         (["replicaCount=3"], "replicaCount"),
         (["settings.limits.body_size.MiB=4"], "body_size"),
     ],
@@ -187,6 +194,20 @@ def test_operators_in_other_pods_are_served_only_where_the_values_say_so(made: M
     users = made("settings.security.authentication=true", "admin.exposed=true").settings["security"]
     assert users == {"authentication": True}
     assert taken(made()).open_to_everybody == {}
+
+
+def test_a_pod_follows_until_that_is_removed_again(made: Made) -> None:
+    follows = made("follow.from=[fd00::7]:10911", "follow.haPort=20000")
+    assert follows.container("follow")["args"][1] == "[fd00::7]:10911"
+    assert follows.broker["args"][-1] == "--after-cut-over"
+    assert [{"port": 10911}, {"port": 20000}] in [
+        rule["ports"] for rule in follows.named("NetworkPolicy", "mq-quarry")["spec"]["egress"]
+    ]
+    operated = made("follow.from=a:10911", "operator.enabled=true", "follow.cutOver=true", "security.openAdmin=true")
+    data = operated.named("ConfigMap", "mq-quarry-shards")["data"]
+    assert json.loads(data["migration.json"])["spec"] == {"pod": "mq-quarry-0", "maxLagBytes": 1048576, "cutOver": True}
+    assert [each["name"] for each in made().pod["spec"]["containers"]] == ["broker"]
+    assert "--after-cut-over" not in made().broker["args"]
 
 
 @pytest.mark.parametrize("tls", [False, True])

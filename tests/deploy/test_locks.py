@@ -39,7 +39,8 @@ def asked_for(name: str) -> list[Requirement]:
     if name == "build.txt":
         return [Requirement(each) for each in build_requirements()]
     project = PROJECT["project"]
-    return [Requirement(each) for each in project["dependencies"] + project["optional-dependencies"][EXTRAS[name]]]
+    optional = [each for extra in EXTRAS[name] for each in project["optional-dependencies"][extra]]
+    return [Requirement(each) for each in project["dependencies"] + optional]
 
 
 @pytest.mark.parametrize("name", [*EXTRAS, "build.txt"])
@@ -65,7 +66,10 @@ def test_what_is_installed_from_outside_has_a_hash(file: Path) -> None:
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda file: file.parent.name)
 def test_images_of_others_are_named_by_their_digest(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
-    images = re.findall(r"^FROM (\S+)", text, re.MULTILINE) + re.findall(r"--from=(\S*:\S+)", text)
+    arguments = dict(re.findall(r"^ARG (\w+)=(\S+)", text, re.MULTILINE))
+    stages = re.findall(r"^FROM \S+ AS (\w+)", text, re.MULTILINE)
+    named = re.findall(r"^FROM (\S+)", text, re.MULTILINE) + re.findall(r"--from=(\S+)", text)
+    images = [arguments.get(each.strip("${}"), each) for each in named if each not in stages]
     assert images
     assert all(re.fullmatch(r"[a-z]+:[\w.-]+@sha256:[0-9a-f]{64}", image) for image in images), images
 

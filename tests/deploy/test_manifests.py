@@ -5,6 +5,7 @@ They are what the chart made of each variant; that they still are, `test_chart.p
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
@@ -12,19 +13,24 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
 
+from quarry_mq.cli.operator.shards import STORE
 from quarry_mq.server.addresses import split_address
 from quarry_mq.server.process.stop import StopTimes
 from quarry_mq.server.settings.broker_settings import BrokerSettings, load_settings
 from tests.commands import root
-from tests.deploy.manifests import DEPLOY, ROOT, VARIANTS, Manifests, manifests, mount_of, selects
+from tests.deploy.manifests import DEPLOY, ROOT, VARIANTS, Manifests, manifests, mount_of, pod_names, selects
+from tests.operator.definitions import DEFINITIONS, schema_of
 
 HEARTBEAT_MS = 10_000
 """Milliseconds between heartbeats of producers, which use a member that failed again after one."""
 POD_LABEL = "statefulset.kubernetes.io/pod-name"
+INDEX_LABEL = "apps.kubernetes.io/pod-index"
+ROLE_LABEL = "mq.quarry.io/role"
 NOT_OF_KUBERNETES = {"Certificate", "ServiceMonitor"}
 DOCKERFILE = (DEPLOY / "image" / "Dockerfile").read_text()
 
@@ -65,7 +71,8 @@ def test_nothing_was_left_out_by_a_template(these: Manifests) -> None:
     assert not re.search(r"<nil>|<no value>|%!|\bnull\b|: $|= $", these.text, flags=re.MULTILINE)
     names = [(each["kind"], each["metadata"]["name"]) for each in these.objects]
     assert len(names) == len(set(names))
-    assert {each["metadata"]["namespace"] for each in these.objects} == {"quarry"}
+    namespaced = [each for each in these.objects if each["kind"] != "CustomResourceDefinition"]
+    assert {each["metadata"]["namespace"] for each in namespaced} == {"quarry"}
 
 
 def test_each_pod_starts_with_settings_that_a_broker_takes(
@@ -78,8 +85,8 @@ def test_each_pod_starts_with_settings_that_a_broker_takes(
 
 
 def test_a_cluster_is_said_where_there_are_several(these: Manifests) -> None:
-    if len(these.pod_names) == 1:
-        assert "cluster" not in these.settings
+    if "cluster" not in these.settings:
+        assert len(these.pod_names) == 1
         return
     cluster = these.settings["cluster"]
     host, port = split_address(cluster["dns"])
@@ -95,6 +102,7 @@ def test_ports_are_those_that_the_settings_open(
 ) -> None:
     network = loaded(these, 0, tmp_path, monkeypatch).network
     opened = {"grpc": network.listen, "admin": network.admin, "http": network.http, "grpc-tls": network.tls_listen}
+    opened["replication"] = network.replication if these.has_copies else None
     for name, address in opened.items():
         host, port = split_address(address) if address else ("127.0.0.1", 0)
         assert these.ports.get(name) == (port if host == "0.0.0.0" else None), name
@@ -109,38 +117,53 @@ def test_every_named_port_is_one_of_the_pods(these: Manifests) -> None:
     policy = these.named("NetworkPolicy", "quarry")["spec"]
     assert selects(policy["podSelector"]["matchLabels"], these.pod)
     ports = [port["port"] for rule in (*policy["ingress"], *policy["egress"]) for port in rule["ports"]]
-    assert {port for port in ports if port != 53} == set(these.ports)
+    outside = (
+        {10911, 10912} if [each for each in these.pod["spec"]["containers"] if each["name"] == "follow"] else set()
+    )
+    assert {port for port in ports if port != 53} == {*these.ports, *outside}
     for name in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert these.broker[name]["httpGet"]["port"] == "http"
 
 
 def pod_label(service: dict[str, Any]) -> dict[str, str]:
-    """The label by which a Service chooses one pod, if it does."""
-    return {name: pod for name, pod in service["spec"]["selector"].items() if name == POD_LABEL}
+    """The labels by which a Service chooses one pod, if it does. Its template does not have them."""
+    labels = (POD_LABEL, INDEX_LABEL, ROLE_LABEL)
+    return {name: value for name, value in service["spec"]["selector"].items() if name in labels}
+
+
+def chosen(these: Manifests, service: dict[str, Any]) -> str:
+    """The pod that a Service chooses; with copies that of the shard, as long as nothing was promoted."""
+    selector = service["spec"]["selector"]
+    return str(selector[POD_LABEL] if POD_LABEL in selector else these.pod_names[int(selector[INDEX_LABEL])])
 
 
 def reached(these: Manifests, address: str) -> str:
     """The pod that a client reaches by an advertised address, as DNS and Kubernetes lead it there, or "" for none."""
     host, port = split_address(address)
-    headless = these.only("StatefulSet")["spec"]["serviceName"]
+    headless = these.shards["spec"]["serviceName"]
     service_ports = these.named("Service", headless)["spec"]["ports"]
     for pod in these.pod_names:
         if host == f"{pod}.{headless}.quarry.svc.cluster.local" and port in (each["port"] for each in service_ports):
             return pod
+    for service in these.all("Service"):
+        is_port = port in (each["port"] for each in service["spec"]["ports"])
+        if INDEX_LABEL in pod_label(service) and host == f"{service['metadata']['name']}.quarry.svc.cluster.local":
+            assert is_port
+            return chosen(these, service)
     for ingress in these.all("Ingress"):
         for rule in ingress["spec"]["rules"]:
             if rule["host"] == host and port == 443:
                 backend = rule["http"]["paths"][0]["backend"]["service"]
                 service = these.named("Service", backend["name"])
                 assert backend["port"]["name"] in (each["name"] for each in service["spec"]["ports"])
-                return str(service["spec"]["selector"][POD_LABEL])
+                return chosen(these, service)
     for service in these.all("Service"):
         spec, annotations = service["spec"], service["metadata"].get("annotations", {})
         for each in spec["ports"]:
             is_port = spec["type"] == "NodePort" and each["nodePort"] == port if spec.get("type") else False
             is_name = host in annotations.values() and spec["type"] == "LoadBalancer" and each["port"] == port
             if is_port or is_name:
-                return str(spec["selector"][POD_LABEL])
+                return chosen(these, service)
     return ""
 
 
@@ -170,7 +193,7 @@ def test_each_member_tells_the_others_an_address_that_leads_to_its_own_admin_por
 ) -> None:
     """All members of a machine with node ports told one address, which led nowhere: no message group had an owner."""
     told = [loaded(these, index, tmp_path, monkeypatch).cluster.advertise for index in range(len(these.pod_names))]
-    if len(these.pod_names) == 1:
+    if "cluster" not in these.settings:
         assert told == [None]
         return
     assert [reached(these, str(each)) for each in told] == these.pod_names
@@ -183,7 +206,8 @@ def test_clients_with_tls_are_led_to_a_port_that_speaks_it(
     network = loaded(these, 0, tmp_path, monkeypatch).network
     outside = [each for each in these.all("Service") if pod_label(each)]
     target = "grpc" if network.tls_listen is None else "grpc-tls"
-    assert {port["targetPort"] for service in outside for port in service["spec"]["ports"]} <= {target}
+    targets = {port["targetPort"] for service in outside for port in service["spec"]["ports"]}
+    assert targets <= ({target, "admin"} if these.has_copies else {target})
     assert (network.tls_listen is None) == (network.tls_advertise is None)
 
 
@@ -212,7 +236,8 @@ def test_no_probe_waits_for_a_recovery_but_readiness(these: Manifests) -> None:
     broker = these.broker
     assert broker["startupProbe"]["httpGet"]["path"] == "/healthz"
     assert broker["livenessProbe"]["httpGet"]["path"] == "/healthz"
-    assert broker["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    # a copy that follows is ready, too: an update waits for it
+    assert broker["readinessProbe"]["httpGet"]["path"] == ("/replica" if these.has_copies else "/readyz")
 
 
 def volume(pod: dict[str, Any], name: str) -> dict[str, Any]:
@@ -222,10 +247,11 @@ def volume(pod: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def test_what_is_mounted_is_there_and_nothing_is_there_for_nobody(these: Manifests) -> None:
-    claimed = {each["metadata"]["name"] for each in these.only("StatefulSet")["spec"]["volumeClaimTemplates"]}
+    claimed = {each["metadata"]["name"] for each in these.shards["spec"]["volumeClaimTemplates"]}
     for template in these.pod_templates():
         pod = template["spec"]
-        there = {each["name"] for each in pod["volumes"]} | (claimed if template is these.pod else set())
+        is_broker = template["metadata"]["labels"]["app.kubernetes.io/component"] == "broker"
+        there = {each["name"] for each in pod["volumes"]} | (claimed if is_broker else set())
         containers = [*pod.get("initContainers", ()), *pod["containers"]]
         assert {each["name"] for one in containers for each in one["volumeMounts"]} == there
 
@@ -234,7 +260,7 @@ def test_the_store_lies_on_the_volume_of_its_shard_and_is_looked_at_before(
     these: Manifests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """rocketmq-docker#115: a volume that was mounted elsewhere, and the data gone with the pod."""
-    (claim,) = these.only("StatefulSet")["spec"]["volumeClaimTemplates"]
+    (claim,) = these.shards["spec"]["volumeClaimTemplates"]
     directory = loaded(these, 0, tmp_path, monkeypatch).store.directory
     mount = mount_of(these.broker, str(directory))
     assert mount["name"] == claim["metadata"]["name"]
@@ -242,7 +268,7 @@ def test_the_store_lies_on_the_volume_of_its_shard_and_is_looked_at_before(
     (prepare,) = these.pod["spec"]["initContainers"]
     assert prepare["command"][:3] == ["python", "/opt/quarry/prepare.py", mount["mountPath"]]
     assert mount in prepare["volumeMounts"]
-    assert these.only("StatefulSet")["spec"]["persistentVolumeClaimRetentionPolicy"] == {
+    assert these.shards["spec"]["persistentVolumeClaimRetentionPolicy"] == {
         "whenDeleted": "Retain",
         "whenScaled": "Retain",
     }
@@ -282,7 +308,7 @@ def test_no_container_has_a_right_that_it_does_not_need(these: Manifests) -> Non
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }
-        assert pod["automountServiceAccountToken"] is False
+        assert pod["automountServiceAccountToken"] is (pod["serviceAccountName"] == "quarry-operator")
         assert pod["enableServiceLinks"] is False
         assert set(container["resources"]) == {"requests", "limits"}
         if container["image"].startswith("quarry:"):
@@ -338,7 +364,7 @@ def test_a_backup_runs_beside_its_broker_on_the_same_volume() -> None:
         chosen = affinity["labelSelector"]["matchLabels"]
         assert chosen[POD_LABEL] == pod
         assert selects(chosen, these.pod, **{POD_LABEL: pod})
-        assert not selects(these.only("StatefulSet")["spec"]["selector"]["matchLabels"], template)
+        assert not selects(these.shards["spec"]["selector"]["matchLabels"], template)
 
         _, options = parsed(steps["backup"]["args"])
         assert reached(these, options["admin"]) == pod
@@ -370,7 +396,7 @@ def test_whoever_may_call_the_admin_port_is_of_this_release(these: Manifests) ->
 
 
 def test_one_pod_goes_at_a_time_and_they_lie_apart(these: Manifests) -> None:
-    pods = these.only("StatefulSet")["spec"]["template"]
+    pods = these.shards["spec"]["template"]
     budget = these.only("PodDisruptionBudget")["spec"]
     assert budget["maxUnavailable"] == 1
     if len(these.pod_names) > 1:
@@ -381,7 +407,9 @@ def test_one_pod_goes_at_a_time_and_they_lie_apart(these: Manifests) -> None:
     assert {each["topologyKey"] for each in spread} == {"kubernetes.io/hostname", "topology.kubernetes.io/zone"}
     for each in spread:
         assert each["maxSkew"] == 1
-        assert each["whenUnsatisfiable"] == "ScheduleAnyway", "a drained machine would count as an empty one"
+        is_required = each["whenUnsatisfiable"] == "DoNotSchedule"
+        assert is_required == ("nodeTaintsPolicy" in each), "a drained machine would count as an empty one"
+        assert is_required == (these.has_copies and each["topologyKey"] == "kubernetes.io/hostname")
         assert selects(each["labelSelector"]["matchLabels"], pods)
 
 
@@ -391,7 +419,7 @@ def test_two_pods_are_never_on_one_machine_where_the_values_say_so(variant: str)
     values = yaml.safe_load((DEPLOY / "helm" / "variants" / f"{variant}.yaml").read_text())
     pods = manifests(variant).pod
     if values.get("spread") != "hard":
-        assert "affinity" not in pods["spec"]
+        assert ("affinity" in pods["spec"]) == manifests(variant).has_copies
         return
     (term,) = pods["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["topologyKey"] == "kubernetes.io/hostname"
@@ -420,3 +448,126 @@ def test_a_monitor_finds_the_metrics_once_for_each_pod() -> None:
     assert these.broker["livenessProbe"]["httpGet"]["scheme"] == "HTTPS"
     # Prometheus' rules expect that the job is called so
     assert these.named("Service", "quarry-headless")["metadata"]["labels"][spec["jobLabel"]] == "quarry"
+
+
+def test_each_copy_knows_its_shard_and_lies_on_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    these = manifests("warm-copies")
+    shards, copies = these.all("StatefulSet")
+    headless = these.named("Service", shards["spec"]["serviceName"])
+    replication = next(each["port"] for each in headless["spec"]["ports"] if each["name"] == "replication")
+    for index, pair in enumerate(zip(pod_names(shards), pod_names(copies), strict=True)):
+        environment = these.environment(index)
+        peers = dict(each.split("=") for each in json.loads(environment["QUARRY_REPLICATION_PEERS"]))
+        name = headless["metadata"]["name"]
+        assert peers == {pod: f"{pod}.{name}.quarry.svc.cluster.local:{replication}" for pod in pair}
+        assert environment["QUARRY_REPLICATION_REPLICA"] == pair[0] == min(pair), "a new shard is first served there"
+        assert loaded(these, index, tmp_path, monkeypatch).replication.others.keys() == {pair[1]}
+    templates = [each["spec"]["template"] for each in (shards, copies)]
+    for template in templates:
+        [apart] = template["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert apart["matchLabelKeys"] == [INDEX_LABEL]
+        assert all(selects(apart["labelSelector"]["matchLabels"], each) for each in templates)
+    [ours], [theirs] = (each["spec"]["containers"] for each in templates)
+    assert ours == theirs, "whoever is promoted runs with the same settings"
+    for template, other in (templates, reversed(templates)):
+        for spread in template["spec"]["topologySpreadConstraints"]:
+            assert selects(spread["labelSelector"]["matchLabels"], template)
+            assert not selects(spread["labelSelector"]["matchLabels"], other), "primaries are spread, and copies are"
+    assert not selects(copies["spec"]["selector"]["matchLabels"], templates[0])
+
+
+def test_the_operator_knows_the_pods_by_the_labels_that_they_have() -> None:
+    these = manifests("warm-copies")
+    spec = json.loads(these.named("ConfigMap", "quarry-shards")["data"]["shard-set.json"])["spec"]
+    assert spec["statefulSets"] == [each["metadata"]["name"] for each in these.all("StatefulSet")]
+    assert spec["shards"] == these.shards["spec"]["replicas"]
+    assert all(selects(spec["selector"], each["spec"]["template"]) for each in these.all("StatefulSet"))
+
+
+def test_the_operator_reaches_the_admin_port_as_a_user() -> None:
+    these = manifests("operator")
+    template = these.only("Deployment")["spec"]["template"]
+    spec = template["spec"]
+    (container,) = spec["containers"]
+    name, options = parsed(container["args"])
+    assert name == "operator"
+    host, port = split_address(options["admin"])
+    service = these.named("Service", host.partition(".")[0])
+    assert {"name": "admin", "port": port, "targetPort": "admin"} in service["spec"]["ports"]
+    assert split_address(options["http"])[1] == container["ports"][0]["containerPort"]
+    assert {each["name"]: each["value"] for each in container["env"]} == {
+        "QUARRY_CONTEXTS": "/run/quarry/contexts.toml",
+        "QUARRY_CONTEXT": "operator",
+    }
+    (prepare,) = spec["initContainers"]
+    assert prepare["command"][2:] == ["--keys", "/secrets", "/run/quarry"]
+    assert volume(spec, mount_of(prepare, "/secrets")["name"])["secret"]["secretName"] == "quarry-operator"
+    policy = these.named("NetworkPolicy", "quarry-operator")["spec"]
+    assert selects(policy["podSelector"]["matchLabels"], template)
+    (to_brokers,) = [rule for rule in policy["egress"] if {"port": "admin"} in rule["ports"]]
+    assert selects(to_brokers["to"][0]["podSelector"]["matchLabels"], these.pod)
+
+
+def test_one_operator_runs_with_its_own_account() -> None:
+    these = manifests("operator")
+    spec = these.only("Deployment")["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert not selects(these.shards["spec"]["selector"]["matchLabels"], spec["template"])
+    (subject,) = these.only("RoleBinding")["subjects"]
+    assert subject["name"] == spec["template"]["spec"]["serviceAccountName"]
+    assert subject["name"] != these.pod["spec"]["serviceAccountName"]
+    assert these.only("RoleBinding")["roleRef"]["name"] == these.only("Role")["metadata"]["name"]
+
+
+def test_a_pod_that_follows_fills_the_folder_that_its_broker_waits_for() -> None:
+    these = manifests("follow-rocketmq")
+    name, options = parsed(these.broker["args"])
+    assert (name, options["after_cut_over"]) == ("serve", True)
+    follower, pod = these.container("follow"), these.pod["spec"]
+    name, options = parsed(follower["args"])
+    assert name == "follow"
+    assert options["rest_after_cut_over"], "Kubernetes starts a container again that ends"
+    assert (options["cut_over"], options["until_caught_up"]) == (False, False)
+    assert str(options["store"]) == these.settings["store"]["directory"] == STORE
+    assert mount_of(follower, STORE) == mount_of(these.broker, STORE)
+    assert pod["containers"][0]["name"] == "broker", "kubectl exec means the first one"
+    assert follower["terminationMessagePolicy"] == "FallbackToLogsOnError"
+    assert not {"readinessProbe", "livenessProbe", "ports"} & follower.keys(), (
+        "the broker says whether the pod is ready"
+    )
+    (user,) = follower["env"]
+    assert options["user"] == f"$({user['name']})"
+    secret = volume(pod, mount_of(follower, str(options["secret_file"]))["name"])["secret"]
+    assert secret["secretName"] == user["valueFrom"]["secretKeyRef"]["name"]
+    assert [each["path"] for each in secret["items"]] == [options["secret_file"].name]
+
+
+def test_the_migration_names_the_pod_that_follows() -> None:
+    these = manifests("follow-rocketmq")
+    migration = json.loads(these.named("ConfigMap", "quarry-shards")["data"]["migration.json"])
+    assert [migration["spec"]["pod"]] == these.pod_names
+    assert "cutOver" not in migration["spec"], "what kubectl patch has set is not taken back by the next upgrade"
+    assert not list(jsonschema.Draft7Validator(schema_of("migrations")).iter_errors(migration))
+    assert "migration.json" not in manifests("warm-copies").named("ConfigMap", "quarry-shards")["data"]
+    operator = these.named("Deployment", "quarry-operator")["spec"]["template"]["spec"]["containers"][0]
+    _, options = parsed(operator["args"])
+    assert Path(options["migration"]).name == "migration.json"
+    assert mount_of(operator, str(options["migration"]))["name"] == "shards"
+
+
+def rights(these: Manifests, group: str, resource: str) -> set[str]:
+    """Return the verbs that the operator may use."""
+    rules = these.only("Role")["rules"]
+    found = [each["verbs"] for each in rules if group in each["apiGroups"] and resource in each["resources"]]
+    return {verb for verbs in found for verb in verbs}
+
+
+@pytest.mark.parametrize("variant", ["operator", "warm-copies", "follow-rocketmq"])
+def test_the_operator_may_read_every_kind_and_run_commands_where_it_has_to(variant: str) -> None:
+    """An operator that cannot read one kind never becomes ready."""
+    these = manifests(variant)
+    for plural in DEFINITIONS:
+        assert rights(these, "mq.quarry.io", plural) >= {"get", "list", "watch", "patch"}, plural
+        assert rights(these, "mq.quarry.io", f"{plural}/status") == {"patch"}, plural
+    runs = variant == "follow-rocketmq"
+    assert rights(these, "", "pods/exec") == ({"get", "create"} if runs else set())

@@ -42,7 +42,7 @@ def mounting(command: str) -> tuple[str, ...]:
 def refusal(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith("no broker is started: ")
+    assert line.startswith("nothing is started: ")
     assert not done.stdout
     return line
 
@@ -123,3 +123,13 @@ def test_keys_are_copied_for_their_owner_only(tmp_path: Path, prepare: ModuleTyp
         assert stat.S_IMODE((target / name).stat().st_mode) == 0o400
     with pytest.raises(prepare.Unfit, match="there is no key in it"):
         prepare.copy_keys(tmp_path, target)
+
+
+def test_a_pod_without_a_store_gets_keys_alone(tmp_path: Path) -> None:
+    source, target = tmp_path / "secrets", tmp_path / "keys"
+    source.mkdir()
+    target.mkdir()
+    (source / "operator.secret").write_text("secret\n")
+    done = run("--keys", source, target)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "keys: operator.secret\n", "")
+    assert stat.S_IMODE((target / "operator.secret").stat().st_mode) == 0o400

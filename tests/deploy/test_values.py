@@ -89,6 +89,9 @@ def test_variants_are_within_the_schema(variant: str) -> None:
         ("settings.topics", []),
         ("store.size", "20"),
         ("security.keySecret", "Quarry"),
+        ("follow.from", "rocketmq"),
+        ("follow.from", "rocketmq:10911 --user a"),
+        ("follow.maxLagBytes", -1),
     ],
 )
 def test_what_is_wrong_is_refused_before_anything_is_made(path: str, value: object) -> None:
@@ -111,7 +114,8 @@ def test_the_manual_knows_every_secret_that_has_to_be_there() -> None:
         for source in re.findall(r"- secret:\n\s+name: (\S+)", manifests(variant).text):
             named.add(source)
         named |= set(re.findall(r"secretRef:\n\s+name: (\S+)", manifests(variant).text))
-    assert named == {"quarry-cluster", "quarry-security", "quarry-tls", "quarry-backup", "quarry-operator"}
+    uses = ("cluster", "security", "tls", "backup", "operator", "replication")
+    assert named == {*(f"quarry-{use}" for use in uses), "rocketmq-user"}
     assert all(f"`{each}`" in MANUAL for each in named)
 
 

@@ -14,12 +14,14 @@ import promql_parser
 import pytest
 import yaml
 
+from quarry_mq.cli.operator.resources import GROUP
 from quarry_mq.server.filters import SqlFilter
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from tests.documents import settings
 from tests.documents.invocations import in_block, in_prose, mistake
 from tests.documents.pages import PAGES, ROOT, Block, blocks
 from tests.documents.table import FREE_LANGUAGES, NOT_RUN, PLAYED, SLOW
+from tests.operator.definitions import faults
 
 PROGRAMS = {"go", "java", "javascript", "rust"}
 """Languages of programs with official clients."""
@@ -131,12 +133,14 @@ def is_module(dotted: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").is_file() or dotted.endswith((".py", ".md", ".x", ".json", ".key"))
 
 
-def test_yaml_is_what_the_chart_takes_or_what_prometheus_scrapes() -> None:
+def test_yaml_is_what_the_chart_kubernetes_or_prometheus_takes() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     jobs = []
     for block in each_block("yaml"):
-        values = yaml.safe_load(block.text)
-        if "scrape_configs" in values:
+        values, *more = yaml.safe_load_all(block.text)
+        if values.get("apiVersion", "").startswith(f"{GROUP}/"):
+            assert [fault for each in (values, *more) for fault in faults(each)] == [], block.place
+        elif "scrape_configs" in values:
             jobs += values["scrape_configs"]
         else:
             whole = merged(yaml.safe_load((CHART / "values.yaml").read_text()), values)

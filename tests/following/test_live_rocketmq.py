@@ -17,6 +17,9 @@ import pytest
 from bench.peers.maven import class_path
 from bench.peers.rocketmq import RocketMQ
 from quarry_mq.cli.demo import free_ports
+from quarry_mq.cli.following.files import FollowerFiles, State
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.store.fs import PosixCopyingDisk
 from quarry_mq.store.settings import Durability
 from tests.e2e.broker import PROJECT, clean_environment, quarry, until
 from tests.e2e.clients import SimpleConsumer
@@ -240,5 +243,57 @@ def test_a_trial_with_kills_and_a_move_lose_nothing(
     delayed = received_of(consumer, set(producer.numbers("delayed")))
     twice = {number for number, times in Counter(delayed).items() if times > 1}
     assert max(twice, default=0) <= killed_at, "RocketMQ itself delivers again what it delivered before it was killed"
+    quarry_broker.stop()
+    assert quarry("verify", str(store)).returncode == 0
+
+
+@pytest.mark.parametrize("rocketmq", ["5.5.0 file"], indirect=True)
+def test_a_container_that_is_killed_while_it_cuts_over_loses_nothing(
+    rocketmq: RocketMQ, start_broker: StartBroker, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The command is ordered as on Kubernetes, killed while RocketMQ refuses messages, and started again."""
+    classes = remoting_classes("4.9.8", tmp_path_factory)
+    broker, store = f"127.0.0.1:{rocketmq.broker_port}", tmp_path / "store"
+    files = FollowerFiles(PosixCopyingDisk(), store, SystemClock())
+
+    def is_at(*states: State) -> bool:
+        report = files.read()
+        return report is not None and report.state in states
+
+    names, own = (f"127.0.0.1:{port}" for port in free_ports(2))
+    settings = {"store.segment_size": SEGMENT_SIZE, "remoting.listen": own, "remoting.names_listen": names}
+    quarry_broker = start_broker(store=store, settings=settings, after_cut_over=True)
+    until(lambda: "waiting for the cut-over" in quarry_broker.words(), "the broker waits", timeout_s=60)
+    follower = Follower(broker, store, "--rest-after-cut-over")
+    until(lambda: is_at(State.FOLLOWING), "the command follows a log without a message", timeout_s=60)
+    producer = Producer(rocketmq.names, classes, tmp_path)
+    try:
+        producer.until_sent(300)
+        received = Fleet(rocketmq.names, classes).receive(200, repeated=set())
+        producer.move_to(names)
+        failed = len(producer.rows("failed"))
+        order = Follower(broker, store, "--cut-over")
+        until(lambda: len(producer.rows("failed")) > failed, "messages are refused", timeout_s=60)
+        follower.kill()
+        assert not files.is_complete()
+        follower = Follower(broker, store, "--rest-after-cut-over")
+        ended = order.wait()
+        assert quarry_broker.ready_or_ended() is None, quarry_broker.words()
+        producer.until_sent(300)
+        producer.end()
+    finally:
+        producer.close()
+
+    assert ", 0 bytes behind" in ended
+    follower.stop()
+    quarry_broker.stop()
+    follower = Follower(broker, store, "--rest-after-cut-over")
+    quarry_broker.start()  # as after a restart of the pod
+    print(f"\n{ended}the producer's sends failed for {producer.numbers('again')[-1]} ms, with a kill between")
+    sent, repeated = producer.numbers("sent"), set(producer.numbers("failed"))
+    rest = Fleet(names, classes).receive(len(sent) - len(received), repeated=repeated)
+    assert set(received) | set(rest) == set(sent)
+    assert set(received) & set(rest) <= repeated
+    follower.stop()
     quarry_broker.stop()
     assert quarry("verify", str(store)).returncode == 0

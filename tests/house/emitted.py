@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +13,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
+from quarry_mq.cli.operator.loop import Stats
+from quarry_mq.cli.operator.metrics import operator_metrics
 from quarry_mq.protocol.clock import Progress, SystemClock
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.observability.metrics.instruments import (
@@ -96,7 +99,7 @@ class _Certificates:
 
 
 def _watch_process(registry: CollectorRegistry) -> None:
-    """Add the metrics that `server.main` exports beside the broker."""
+    """Add the metrics that `server.main` exports beside the broker, and those of the operator."""
     watch_health(registry, HealthState())
     watch_certificates(registry, _Certificates())
     watch_python(registry)
@@ -104,6 +107,9 @@ def _watch_process(registry: CollectorRegistry) -> None:
     recovery.report(Progress("recovering", 1, 1))
     watch(registry, lambda: process_metrics(ProcessStats(SystemClock()), "0"))
     watch(registry, lambda: recovery_metrics(recovery))
+    looks = Stats()
+    looks.states["Topic"] = Counter({"True": 1})
+    watch(registry, lambda: operator_metrics(looks))
     watch(registry, lambda: replica_metrics([ReplicaStatus(name="b")], term=1, is_primary=True))
 
 

@@ -94,6 +94,7 @@ def test_every_command_has_json_or_needs_none() -> None:
         "quarry serve",
         "quarry demo",
         "quarry console",
+        "quarry operator",
         "quarry completion",
         "quarry schema",
         "quarry help",

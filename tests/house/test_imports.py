@@ -54,14 +54,14 @@ INSIDE: Final = [
 HOMES: Final = {
     "rocksdict": r"kv/rocks\w*\.py",
     "aiohttp": r"server/console/\w+\.py",
-    "grpc": r"protocol/admin_methods\.py|client/\w+\.py|server/front/grpcio\.py|cli/(online|local)/.*|cli/records\.py"
-    r"|server/admin_port/(\w+/)?\w+\.py",
+    "grpc": r"protocol/admin_methods\.py|client/\w+\.py|server/front/grpcio\.py|cli/(online|local|operator)/.*"
+    r"|cli/records\.py|server/admin_port/(\w+/)?\w+\.py",
     "grpc_health": r"server/admin_port/server\.py",
     "grpc_reflection": r"server/admin_port/server\.py",
     "google.protobuf": r"protocol/(times|admin_methods)\.py|client/\w+\.py|server/(wire|rpc|admin_port)/.*"
-    r"|cli/(online|local)/.*|cli/records\.py",
+    r"|cli/(online|local|operator)/.*|cli/records\.py",
     "protocol.proto": r"protocol/admin_methods\.py|client/\w+\.py|server/(wire|rpc|admin_port)/.*"
-    r"|cli/(online|local)/.*|cli/records\.py|pipeline/stream/.*",
+    r"|cli/(online|local|operator)/.*|cli/records\.py|pipeline/stream/.*",
     "prometheus_client": r".*/(\w+_)?metrics\.py|server/observability/metrics/\w+\.py|server/process/http\.py"
     r"|server/(main|broker)\.py",
     "opentelemetry": r"server/observability/tracing\.py",
@@ -72,6 +72,10 @@ HOMES: Final = {
     "packaging": r"cli/doctor/machine\.py",
     "lark": r"server/filters\.py",
     "obstore": r"store/index/tiered/object_store/cloud\.py",
+    "lightkube": r"cli/operator/kubernetes\.py",
+    "httpx": r"cli/operator/(kubernetes|pods)\.py",
+    "httpx_ws": r"cli/operator/kubernetes\.py",
+    "yaml": r"cli/operator/kubernetes\.py",
     "uvloop": r"server/main\.py",
     "typer": r"cli/.*",
     "rich": r"cli/.*",
@@ -141,10 +145,12 @@ def test_every_outside_library_is_a_declared_dependency() -> None:
         "grpc": "grpcio",
         "grpc_health": "grpcio-health-checking",
         "grpc_reflection": "grpcio-reflection",
+        "httpx_ws": "httpx-ws",
         "opentelemetry": "opentelemetry-sdk",
         "prometheus_client": "prometheus-client",
         "py4j": "pyspark",  # which pins the version that it works with
         "pydantic_settings": "pydantic-settings",
+        "yaml": "pyyaml",
     }
     roots = {module.partition(".")[0] for path in production_files() for module, _ in imports(path)}
     outside = roots - set(PACKAGES) - sys.stdlib_module_names - {"tests", "__future__"}

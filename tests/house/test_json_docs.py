@@ -14,7 +14,7 @@ from quarry_mq.cli.schemas.shapes import own_name, page, schema_of
 from tests.commands import commands
 from tests.house.source import ROOT
 
-WITHOUT_JSON = {"serve", "demo", "console", "completion", "schema", "help"}
+WITHOUT_JSON = {"serve", "demo", "console", "operator", "completion", "schema", "help"}
 """Servers, which say where they are and run until they are told to stop; and what is for people or shells alone."""
 
 

@@ -27,8 +27,10 @@ class Copies:
         names: Sequence[str] = "ab",
         settings: Mapping[str, object] = MappingProxyType({}),
         hosts: Mapping[str, str] = MappingProxyType({}),
+        *,
+        has_first: bool = True,
     ) -> None:
-        """`hosts` are the addresses of copies that are not on loopback."""
+        """`hosts` are the addresses of copies that are not on loopback. Without `has_first` no copy is the primary."""
         self._home = home
         self._hosts = hosts
         self.key = home / "replicas.key"
@@ -39,7 +41,8 @@ class Copies:
         self._peers = [f"{name}={address}" for name, address in self._addresses.items()]
         self._settings = {"replication.mode": "async", **QUICK, **settings}
         self.brokers = {name: self.another(name, store=home / name, key=self.key) for name in names}
-        self.ask("a", "promote")
+        if has_first:
+            self.ask("a", "promote")
 
     def another(self, name: str, *, store: Path, key: Path | None = None) -> Broker:
         """A broker with the settings of a copy, on any store."""

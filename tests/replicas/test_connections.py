@@ -95,7 +95,16 @@ class Shard:
 class Follower:
     """A copy on a thread of its own."""
 
-    def __init__(self, root: Path, address: Address, *, key: bytes = KEY, tls: ReplicaTls | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        address: Address,
+        *,
+        key: bytes = KEY,
+        tls: ReplicaTls | None = None,
+        name: str = "b",
+        other: str = "a",
+    ) -> None:
         self.root = root
         self.files = RoleFiles(PosixCopyingDisk(), root)
         self.said: list[ReplicaStatus] = []
@@ -106,7 +115,7 @@ class Follower:
             settings(root, has_copies=False),
             self.files.load() or Role(),
             self.files,
-            Peers("quarry-0", "b", {"a": address}, Keys([key]), tls),
+            Peers("quarry-0", name, {other: address}, Keys([key]), tls),
             clock=SystemClock(),
             report=lambda _: None,
             show=self.said.append,

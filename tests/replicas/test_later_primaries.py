@@ -29,12 +29,12 @@ FIRST: Final = Epoch(1, 0, 7)
 ROLE: Final = Role("x", 1, True, (FIRST,), "new", 65_536)
 
 
-def answering(role: Role, *, lineage: str = "x") -> ReplicationPort:
+def answering(role: Role, *, lineage: str = "x", replica: str = "c") -> ReplicationPort:
     """Return the port of a copy that answers who it is, and serves nobody."""
 
     def answer(hello: Hello) -> Welcome:
         return Welcome(
-            replica="c",
+            replica=replica,
             nonce=nonce(),
             is_primary=role.is_primary,
             lineage=lineage,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +25,11 @@ from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.state.state_log import NO_CURSOR
 from tests.e2e.broker import until
 from tests.follower.test_followed_store import log_bytes
+from tests.replicas.copies import Copies
 from tests.replicas.test_connections import LOOPBACK, Follower, Shard
 from tests.replicas.test_copies import SEGMENT_SIZE, Primary, state_of_log
 from tests.replicas.test_crashes import Machine
+from tests.replicas.test_later_primaries import answering
 from tests.store.assembly import message
 
 NOBODY = Address(LOOPBACK, 9)
@@ -171,3 +174,45 @@ def test_an_order_to_seed_that_comes_while_the_copy_connects_is_followed(
         with closing(Follower(tmp_path / "b", a.address)) as b:
             until(a.has_all, f"b has all: {b.error}")
         assert not b.files.is_asked("seed")
+
+
+def test_the_first_primary_of_empty_copies_is_the_one_with_the_first_name(tmp_path: Path) -> None:
+    with closing(Copies(tmp_path, "abc", has_first=False)) as copies:
+        copies["c"].launch()
+        copies["a"].launch()
+        until(lambda: "no primary" in copies.says("a"), "a looks for a primary")
+        assert copies["a"].get("/replica")[0] == 503
+        assert copies.files("a").load() is None, "b has not said yet that it is empty"
+        copies["b"].launch()
+        assert copies["a"].ready_or_ended() is None
+        until(lambda: all("follows a" in copies.says(name) for name in "bc"), "b and c follow")
+        assert json.loads(copies["a"].get("/replica")[1])["role"] == "primary"
+
+
+def test_no_empty_copy_becomes_the_primary_while_another_one_has_anything(tmp_path: Path) -> None:
+    """The disk of the primary was replaced, and its machine came back before the copy was promoted."""
+    with closing(Copies(tmp_path)) as copies:
+        copies["a"].launch()
+        assert copies["a"].ready_or_ended() is None
+        copies.start("b")
+        copies.wait_for_all("a")
+        copies["a"].kill()
+        rmtree(tmp_path / "a")
+        copies["a"].launch()
+        until(lambda: "b is not the primary" in copies.says("a"), "a has asked b")
+        found = json.loads(copies["b"].get("/replica")[1])
+        assert (found["role"], found["connected"], found["seeding"]) == ("copy", False, False)
+        assert copies.files("a").load() is None
+        copies.promote("b")
+        until(lambda: copies["a"].get("/replica")[0] == 200, "a has been seeded by b")
+
+
+@pytest.mark.parametrize("answers_as", ["a", "c"])
+def test_only_the_named_copy_can_say_that_it_is_empty(tmp_path: Path, answers_as: str) -> None:
+    """Peers whose addresses lead to the same machine, or to the copy itself, are a mistake."""
+    with (
+        closing(answering(Role(), lineage="", replica=answers_as)) as port,
+        closing(Follower(tmp_path / "a", Address.parse(port.address), name="a", other="b")) as a,
+    ):
+        until(lambda: len(a.said) > 2, "a has asked")
+        assert a.files.load() is None

@@ -33,7 +33,7 @@ class NetworkSection(Section):
         description="Where `quarry topic`, `quarry group` and the other admin commands connect.",
     )
     http: ListenAddress = Field(
-        default="127.0.0.1:9464", description="Where `/metrics`, `/healthz` and `/readyz` are served."
+        default="127.0.0.1:9464", description="Where `/metrics`, `/healthz`, `/readyz` and `/replica` are served."
     )
     console: ListenAddressOrOff = Field(
         default="127.0.0.1:8083",

@@ -8,8 +8,17 @@
 {{- if and .Values.tls.enabled (include "quarry.isOutside" .) -}}true{{- end -}}
 {{- end -}}
 
+{{/* The name within the cluster of the broker of a pod. With copies it is a Service, which leads to the primary. */}}
+{{- define "quarry.podName" -}}
+{{- if .Values.warmCopies -}}
+{{ include "quarry.within" (dict "root" . "service" (printf "%s-shard-$(POD_INDEX)" (include "quarry.name" .))) }}
+{{- else -}}
+$(POD_NAME).{{ include "quarry.within" (dict "root" . "service" (include "quarry.headless" .)) }}
+{{- end -}}
+{{- end -}}
+
 {{- define "quarry.podAddress" -}}
-$(POD_NAME).{{ include "quarry.within" (dict "root" . "service" (include "quarry.headless" .)) }}:8081
+{{ include "quarry.podName" . }}:8081
 {{- end -}}
 
 {{/* The port of load balancers and of the ingress. */}}
@@ -23,6 +32,10 @@ $(POD_NAME).{{ include "quarry.within" (dict "root" . "service" (include "quarry
 
 {{/* The one rule: the text that becomes a broker's address, where its clients are; empty for none. */}}
 {{- define "quarry.address" -}}
+{{ include "quarry.anyAddress" . | replace "$(POD_NAME)" (include "quarry.shard" .) }}
+{{- end -}}
+
+{{- define "quarry.anyAddress" -}}
 {{- $advertise := .Values.advertise -}}
 {{- if $advertise.address -}}{{ $advertise.address }}
 {{- else if eq $advertise.kind "pod" -}}{{ include "quarry.podAddress" . }}
@@ -36,6 +49,7 @@ $(POD_NAME).{{ required "advertise.host is needed: the domain below which each p
 {{/* Refuses what does not go together. */}}
 {{- define "quarry.check" -}}
 {{- $values := .Values -}}
+{{- $root := . -}}
 {{- if and (eq $values.advertise.kind "dialled") (or (gt (int $values.replicas) 1) (include "quarry.isCluster" .)) -}}
 {{- fail "advertise.kind = dialled is for one broker alone: each member of a cluster has an address of its own" -}}
 {{- end -}}
@@ -51,6 +65,24 @@ $(POD_NAME).{{ required "advertise.host is needed: the domain below which each p
 {{- if and (eq $values.advertise.kind "ingress") (not $values.tls.enabled) -}}
 {{- fail "advertise.kind = ingress needs tls.enabled: an ingress passes connections through by the name that TLS tells it" -}}
 {{- end -}}
+{{- if and $values.warmCopies (not $values.operator.enabled) -}}
+{{- fail "warmCopies needs operator.enabled: the operator leads clients to the primary of each shard" -}}
+{{- end -}}
+{{- if and $values.warmCopies (semverCompare "<1.31-0" $root.Capabilities.KubeVersion.Version) -}}
+{{- fail "warmCopies needs Kubernetes 1.31 or newer: older ones cannot keep the two pods of a shard on different machines" -}}
+{{- end -}}
+{{- if and $values.warmCopies (eq $values.advertise.kind "dialled") -}}
+{{- fail "advertise.kind = dialled and warmCopies: clients of a copy that was promoted connect to another address" -}}
+{{- end -}}
+{{- if and $values.follow.from (gt (int $values.replicas) 1) -}}
+{{- fail "follow.from needs replicas = 1: one broker of RocketMQ becomes one shard. After the cut-over, remove follow.from, and then raise replicas" -}}
+{{- end -}}
+{{- if and $values.follow.from $values.warmCopies -}}
+{{- fail "follow.from and warmCopies are both set: a copy has no primary before the cut-over. After it, remove follow.from, and then set warmCopies" -}}
+{{- end -}}
+{{- if and $values.follow.cutOver (not (and $values.follow.from $values.operator.enabled)) -}}
+{{- fail "follow.cutOver needs follow.from and operator.enabled: without the operator, kubectl exec orders the cut-over (docs/kubernetes.md)" -}}
+{{- end -}}
 {{- if and $values.backup.enabled (not $values.backup.destination) -}}
 {{- fail "backup.destination is needed: REMOTE:BUCKET/PREFIX" -}}
 {{- end -}}
@@ -59,6 +91,12 @@ $(POD_NAME).{{ required "advertise.host is needed: the domain below which each p
 {{- end -}}
 {{- if and $values.backup.contextSecret (not $values.backup.context) -}}
 {{- fail "backup.contextSecret needs backup.context: the name of a context in it" -}}
+{{- end -}}
+{{- if and $values.operator.contextSecret (not $values.operator.context) -}}
+{{- fail "operator.contextSecret needs operator.context: the name of a context in it" -}}
+{{- end -}}
+{{- if and $values.operator.enabled (not $values.operator.contextSecret) (or (include "quarry.hasContext" .) (include "quarry.asksOperators" .)) -}}
+{{- fail "operator.contextSecret is needed: the admin port requires TLS or users (docs/operator.md)" -}}
 {{- end -}}
 {{- $isReached := or (include "quarry.operatorsCallFromPods" .) (include "quarry.consoleIsExposed" .) -}}
 {{- if and $isReached (include "quarry.takesStrangers" .) (not .Values.security.openAdmin) -}}

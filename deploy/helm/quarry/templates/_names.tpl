@@ -9,6 +9,11 @@
 
 {{- define "quarry.headless" -}}{{ include "quarry.name" . }}-headless{{- end -}}
 
+{{/* The Service that leads to all brokers that serve: copies have no admin port. */}}
+{{- define "quarry.membersService" -}}
+{{- if .Values.warmCopies -}}{{ include "quarry.name" . }}-members{{- else -}}{{ include "quarry.headless" . }}{{- end -}}
+{{- end -}}
+
 {{- define "quarry.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -38,7 +43,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* Whether operators call from other pods. */}}
 {{- define "quarry.operatorsCallFromPods" -}}
-{{- if or .Values.admin.exposed .Values.backup.enabled -}}true{{- end -}}
+{{- if or .Values.admin.exposed .Values.backup.enabled .Values.operator.enabled -}}true{{- end -}}
 {{- end -}}
 
 {{/* Whether other pods reach the admin port: operators, or members of the cluster. */}}
@@ -51,7 +56,61 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
 {{- define "quarry.keySecrets" -}}
-{{- if or .Values.security.keySecret (include "quarry.isCluster" .) -}}true{{- end -}}
+{{- if or .Values.security.keySecret .Values.warmCopies (include "quarry.isCluster" .) -}}true{{- end -}}
+{{- end -}}
+
+{{/* The number of pods of a stateful set: with an operator it changes the number, and an upgrade leaves it as it is. */}}
+{{- define "quarry.replicas" -}}
+{{- $root := .root -}}
+{{- $found := dict -}}
+{{- if $root.Values.operator.enabled -}}
+{{- $found = lookup "apps/v1" "StatefulSet" $root.Release.Namespace .set | default dict -}}
+{{- end -}}
+{{- if $found -}}{{ $found.spec.replicas }}{{- else -}}{{ $root.Values.replicas }}{{- end -}}
+{{- end -}}
+
+{{/* The number of pods that need Services and backups: a shard that is to leave is still read. */}}
+{{- define "quarry.pods" -}}
+{{ max (int .Values.replicas) (include "quarry.replicas" (dict "root" . "set" (include "quarry.name" .)) | int) }}
+{{- end -}}
+
+{{/* The names of the stateful sets: the shards, and their copies. */}}
+{{- define "quarry.sets" -}}
+{{ include "quarry.name" . }}{{ if .Values.warmCopies }} {{ include "quarry.name" . }}-copy{{ end }}
+{{- end -}}
+
+{{/* The labels of the pods of a stateful set. */}}
+{{- define "quarry.setLabels" -}}
+{{ include "quarry.selector" .root }}
+app.kubernetes.io/component: broker
+{{- if .root.Values.warmCopies }}
+mq.quarry.io/set: {{ ternary "shards" "copies" (eq .set (include "quarry.name" .root)) }}
+{{- end }}
+{{- end -}}
+
+{{/* The name of the broker of a pod: that of the pod, or the one that it shares with its copy. */}}
+{{- define "quarry.shard" -}}
+{{- if .Values.warmCopies -}}{{ include "quarry.name" . }}-$(POD_INDEX){{- else -}}$(POD_NAME){{- end -}}
+{{- end -}}
+
+{{/* All copies of a shard, as each of them is told. */}}
+{{- define "quarry.peers" -}}
+{{- $peers := list -}}
+{{- range $set := include "quarry.sets" . | splitList " " -}}
+{{- $pod := printf "%s-$(POD_INDEX)" $set -}}
+{{- $headless := include "quarry.within" (dict "root" $ "service" (include "quarry.headless" $)) -}}
+{{- $peers = append $peers (printf "%s=%s.%s:8084" $pod $pod $headless) -}}
+{{- end -}}
+{{ toJson $peers }}
+{{- end -}}
+
+{{/* The labels of the pods that serve clients. The operator gives the last one to the primary of each shard. */}}
+{{- define "quarry.serving" -}}
+{{ include "quarry.selector" . }}
+app.kubernetes.io/component: broker
+{{- if .Values.warmCopies }}
+mq.quarry.io/role: primary
+{{- end }}
 {{- end -}}
 
 {{/* Whether commands in the pod have to speak TLS. */}}

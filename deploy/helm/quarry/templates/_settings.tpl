@@ -34,16 +34,29 @@ network:
   {{- if not (and $tls.enabled (eq $tls.messaging "required")) }}{{ $plain = append $plain "listen" }}{{ end }}
   {{- if and (include "quarry.adminIsExposed" .) (not (and $tls.enabled $tls.admin)) }}{{ $plain = append $plain "admin" }}{{ end }}
   {{- if not (and $tls.enabled $tls.http) }}{{ $plain = append $plain "http" }}{{ end }}
+  {{- if .Values.warmCopies }}
+  replication: 0.0.0.0:8084
+  replication_tls: {{ $tls.enabled }}
+  {{- if not $tls.enabled }}{{ $plain = append $plain "replication" }}{{ end }}
+  {{- end }}
   {{- if and (include "quarry.consoleIsExposed" .) (not (and $tls.enabled $tls.console)) }}{{ $plain = append $plain "console" }}{{ end }}
   {{- if $plain }}
   plain_text: {{ toJson $plain }}
   {{- end }}
 {{- if include "quarry.isCluster" . }}
 cluster:
-  dns: {{ include "quarry.within" (dict "root" . "service" (include "quarry.headless" .)) }}:8082
+  dns: {{ include "quarry.within" (dict "root" . "service" (include "quarry.membersService" .)) }}:8082
   key_file: /run/quarry/cluster.key
   ready_delay_ms: {{ dig "cluster" "ready_delay_ms" 10000 .Values.settings }}
   {{- if and $tls.enabled $tls.admin }}
+  tls_ca: /etc/quarry-tls/ca.crt
+  {{- end }}
+{{- end }}
+{{- if .Values.warmCopies }}
+replication:
+  mode: async
+  key_file: /run/quarry/replication.key
+  {{- if $tls.enabled }}
   tls_ca: /etc/quarry-tls/ca.crt
   {{- end }}
 {{- end }}
@@ -80,6 +93,7 @@ security:
 {{- define "quarry.reserved" -}}
 store.directory network.listen network.admin network.http network.advertise network.tls network.tls_listen
 network.console network.console_hosts network.console_tls network.tls_advertise network.tls_certificate network.tls_key network.admin_tls network.http_tls network.plain_text
+network.replication network.replication_tls replication.mode replication.replica replication.peers replication.key_file replication.tls_ca
 broker.name cluster.advertise cluster.dns cluster.members cluster.key_file cluster.tls_ca security.key_file security.key security.open_admin security.admin_callers
 {{- end -}}
 
