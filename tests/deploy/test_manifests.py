@@ -60,6 +60,11 @@ def test_every_variant_has_its_manifests_and_all_manifests_have_a_variant() -> N
     assert sorted(path.stem for path in (DEPLOY / "kubernetes").glob("*")) == VARIANTS
 
 
+def test_kubectl_takes_the_broker_without_a_word(these: Manifests) -> None:
+    """A line about the container that kubectl chose stood before each answer of `kubectl exec` and `kubectl logs`."""
+    assert these.pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] == these.broker["name"]
+
+
 def test_kubernetes_knows_every_field(these: Manifests) -> None:
     for each in these.objects:
         if each["kind"] not in NOT_OF_KUBERNETES:
@@ -123,6 +128,8 @@ def test_every_named_port_is_one_of_the_pods(these: Manifests) -> None:
     assert {port for port in ports if port != 53} == {*these.ports, *outside}
     for name in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert these.broker[name]["httpGet"]["port"] == "http"
+    # Python takes longer than that to listen, and each probe before is a warning in the events of the pod
+    assert these.broker["startupProbe"]["initialDelaySeconds"] >= 3
 
 
 def pod_label(service: dict[str, Any]) -> dict[str, str]:
@@ -184,7 +191,8 @@ def test_each_broker_tells_an_address_that_leads_to_itself(
 def test_whom_a_route_sends_to_a_pod_reaches_it_before_it_is_ready(these: Manifests) -> None:
     """A restarted member serves for some time before it is ready, and no other pod has its messages."""
     for service in these.all("Service"):
-        is_of_one_pod = bool(pod_label(service)) or service["spec"].get("clusterIP") == "None"
+        chooses_one = not {POD_LABEL, INDEX_LABEL}.isdisjoint(service["spec"]["selector"])
+        is_of_one_pod = chooses_one or service["spec"].get("clusterIP") == "None"
         assert service["spec"].get("publishNotReadyAddresses", False) is is_of_one_pod
 
 
