@@ -11,7 +11,8 @@ from quarry_mq.cli.offline.arguments import Json
 from quarry_mq.cli.offline.opened_store import reporting_errors
 from quarry_mq.cli.terminal.output import print_object
 from quarry_mq.cli.terminal.progress import shown_progress
-from quarry_mq.store.backup import check_restore
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.store.backup import backup_name, check_restore
 from quarry_mq.store.backup import restore as restore_backup
 from quarry_mq.store.fs import PosixCopyingDisk
 
@@ -27,6 +28,12 @@ def restore(
     link: Annotated[
         bool, typer.Option("--link", help="Hard-link files that are never written again instead of copying them.")
     ] = False,
+    set_aside: Annotated[
+        bool,
+        typer.Option(
+            "--set-aside", help="First move what STORE contains to STORE.before-TIME, unless a broker runs on it."
+        ),
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Only check the backup and the directory, and show what would be restored."),
@@ -40,7 +47,7 @@ def restore(
     """
     if dry_run:
         with reporting_errors(backup), shown_progress() as report:
-            source, manifest = check_restore(PosixCopyingDisk(), backup, store, report=report)
+            source, manifest = check_restore(PosixCopyingDisk(), backup, store, report=report, sets_aside=set_aside)
         planned: dict[str, object] = {
             "dryRun": True,
             "backup": str(source),
@@ -52,11 +59,13 @@ def restore(
         }
         print_object(planned, as_json=as_json)
         return
+    aside = store.with_name(f"{store.name}.before-{backup_name(SystemClock().wall_ms(), [])}") if set_aside else None
     with reporting_errors(backup), shown_progress() as report:
-        done = restore_backup(PosixCopyingDisk(), backup, store, report=report, may_link=link)
+        done = restore_backup(PosixCopyingDisk(), backup, store, report=report, may_link=link, aside=aside)
     fields: dict[str, object] = {
         "backup": str(done.source),
         "store": str(done.root),
+        "setAside": None if done.set_aside is None else str(done.set_aside),
         "files": len(done.manifest.files),
         "copiedBytes": done.copied_bytes,
         "linkedBytes": done.linked_bytes,

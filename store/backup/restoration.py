@@ -10,7 +10,7 @@ from quarry_mq.protocol.clock import Progress, ReportProgress
 from quarry_mq.store.backup.manifest import BackupFile, Manifest, damaged_files, read_manifest
 from quarry_mq.store.backup.plan import links, newest_backup
 from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreLocked
-from quarry_mq.store.fs import CopyingDisk
+from quarry_mq.store.fs import CopyingDisk, DiskLock
 from quarry_mq.store.layout.paths import StorePaths
 
 DAMAGED_NAMED_MAX: Final = 20
@@ -27,10 +27,18 @@ class RestoreReport:
     manifest: Manifest
     copied_bytes: int
     linked_bytes: int
+    set_aside: Path | None
+    """The place of the store that was at the target; None for an empty target."""
 
 
 def restore(
-    disk: CopyingDisk, source: Path, root: Path, *, report: ReportProgress, may_link: bool = False
+    disk: CopyingDisk,
+    source: Path,
+    root: Path,
+    *,
+    report: ReportProgress,
+    may_link: bool = False,
+    aside: Path | None = None,
 ) -> RestoreReport:
     """Make a store at `root` from the backup `source`, or from the newest one in the folder `source`.
 
@@ -38,16 +46,17 @@ def restore(
     `root/restoring/` until all are there and durable, and no store opens while that folder exists.
 
     `may_link`: files that no broker ever writes get a second name instead of a copy, where the file system allows it.
+    `aside`: where what is at `root` is moved first, the remains of a killed restore, too.
+
     Raises NotAStore when there is no finished backup or `root` is not empty, StoreDamaged naming what is damaged or
-    missing, OSError.
+    missing, StoreLocked when a broker runs there, OSError.
     """
-    source, manifest = check_restore(disk, source, root, report=report)
+    source, manifest = check_restore(disk, source, root, report=report, sets_aside=aside is not None)
     paths = StorePaths(root)
+    if aside is not None and not _set_aside(disk, paths, aside):
+        aside = None
     disk.make_directories(root)
-    try:
-        lock = disk.lock(paths.lock)
-    except BlockingIOError as error:
-        raise StoreLocked(paths.lock, "a broker is running on this directory") from error
+    lock = _locked(disk, paths)
     try:
         _require_empty(disk, root)
         linked = _put_aside(disk, source, manifest, paths.restoring, report, may_link=may_link)
@@ -55,18 +64,28 @@ def restore(
     finally:
         lock.release()
     total = sum(each.size for each in manifest.files)
-    return RestoreReport(source=source, root=root, manifest=manifest, copied_bytes=total - linked, linked_bytes=linked)
+    return RestoreReport(
+        source=source,
+        root=root,
+        manifest=manifest,
+        copied_bytes=total - linked,
+        linked_bytes=linked,
+        set_aside=aside,
+    )
 
 
-def check_restore(disk: CopyingDisk, source: Path, root: Path, *, report: ReportProgress) -> tuple[Path, Manifest]:
+def check_restore(
+    disk: CopyingDisk, source: Path, root: Path, *, report: ReportProgress, sets_aside: bool = False
+) -> tuple[Path, Manifest]:
     """Do the checks of `restore`, before anything is written: every byte of the backup that would be used, and the
-    target.
+    target, unless what is there is set aside.
 
     Raises as `restore` does.
     """
     source = newest_backup(disk, source)
     manifest = read_manifest(disk, source)
-    _require_empty(disk, root)
+    if not sets_aside:
+        _require_empty(disk, root)
     wrong = damaged_files(disk, source, manifest, report)
     if wrong:
         more = f"; and {len(wrong) - DAMAGED_NAMED_MAX} more" if len(wrong) > DAMAGED_NAMED_MAX else ""
@@ -74,6 +93,32 @@ def check_restore(disk: CopyingDisk, source: Path, root: Path, *, report: Report
             source, f"the backup is damaged, nothing was restored: {'; '.join(wrong[:DAMAGED_NAMED_MAX])}{more}"
         )
     return source, manifest
+
+
+def _locked(disk: CopyingDisk, paths: StorePaths) -> DiskLock:
+    """Take the lock of a store. Raises StoreLocked."""
+    try:
+        return disk.lock(paths.lock)
+    except BlockingIOError as error:
+        raise StoreLocked(paths.lock, "a broker is running on this directory") from error
+
+
+def _set_aside(disk: CopyingDisk, paths: StorePaths, aside: Path) -> bool:
+    """Move a store to another name, without the self-signed certificate, which clients know.
+
+    Returns False if there was nothing to move. Raises StoreLocked, OSError.
+    """
+    if not disk.exists(paths.root) or all(entry.name in _MAY_LIE_THERE for entry in disk.list_directory(paths.root)):
+        return False
+    lock = _locked(disk, paths)
+    try:
+        disk.move(paths.root, aside)
+    finally:
+        lock.release()
+    if disk.exists(StorePaths(aside).tls):
+        disk.make_directories(paths.root)
+        disk.move(StorePaths(aside).tls, paths.tls)
+    return True
 
 
 def _require_empty(disk: CopyingDisk, root: Path) -> None:

@@ -111,6 +111,43 @@ def test_what_could_not_run_is_exit_code_2_and_one_line(tmp_path: Path) -> None:
     assert run("backup", "--admin", "127.0.0.1:1", tmp_path / "store", tmp_path / "backups").exit_code == 2
 
 
+def test_a_store_is_set_aside_for_the_restored_one_unless_a_broker_runs_on_it(tmp_path: Path) -> None:
+    root, paths = tmp_path / "store", StorePaths(tmp_path / "store")
+    fill(root)
+    shown("backup", root, tmp_path / "backups")
+    before = files(root)
+    paths.tls.mkdir()
+    (paths.tls / "key.pem").write_text("known to clients")
+    words = ("restore", "--set-aside", tmp_path / "backups", root)
+    lock = PosixDisk().lock(paths.lock)
+    refused = run(*words)
+    lock.release()
+    assert (refused.exit_code, "a broker is running on this directory" in refused.stderr) == (2, True)
+    assert shown(*words, "--dry-run")[0]["dryRun"] is True
+    assert (paths.tls / "key.pem").exists()
+
+    (restored,) = shown(*words)
+    aside = Path(restored["setAside"])
+    assert (aside.parent, aside.name.startswith("store.before-2")) == (tmp_path, True)
+    assert files(aside) == before
+    assert (paths.tls / "key.pem").read_text() == "known to clients"
+    assert verified(root).agrees
+
+    # a restore that was killed, and one into a folder that is empty
+    paths.restoring.mkdir()
+    assert shown(*words)[0]["setAside"] is not None
+    (elsewhere,) = shown(*words[:3], tmp_path / "new")
+    assert elsewhere["setAside"] is None
+
+
+def test_a_damaged_backup_leaves_the_store_where_it_is(tmp_path: Path) -> None:
+    fill(tmp_path / "store")
+    (made,) = shown("backup", "--copy", tmp_path / "store", tmp_path / "backups")
+    flip(Path(made["backup"]) / "commitlog" / f"{0:020}", 1000)
+    assert run("restore", "--set-aside", tmp_path / "backups", tmp_path / "store").exit_code == 1
+    assert verified(tmp_path / "store").agrees
+
+
 def test_no_broker_starts_where_a_restore_did_not_finish(tmp_path: Path) -> None:
     fill(tmp_path / "store")
     StorePaths(tmp_path / "store").restoring.mkdir()
