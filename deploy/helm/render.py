@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,9 @@ TOOLS: Final = ROOT / "build" / "tools"
 
 HELM: Final = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 KUBE_VERSION: Final = "1.34.0"
+RESTORE: Final = "templates/restore.yaml"
+OPERATORS: Final = {"cert-manager.io": "cert-manager", "monitoring.coreos.com": "the Prometheus operator"}
+"""Who brings the kinds of a group of objects."""
 
 
 def tool(module: str) -> Path:
@@ -39,19 +43,35 @@ def helm() -> str:
     return os.environ.get("HELM") or str(tool(HELM))
 
 
-def rendered(program: str, variant: Path) -> str:
+def rendered(program: str, variant: Path, *options: str) -> str:
     """What `kubectl apply` is to be given. Raises CalledProcessError."""
     where = ("--namespace", "quarry", "--kube-version", KUBE_VERSION)
-    command = [program, "template", "quarry", str(CHART), "--values", str(variant), *where]
+    command = [program, "template", "quarry", str(CHART), "--values", str(variant), *where, *options]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    needed = [
+        f"# Install {each} before you apply this file: it defines kinds of objects here." for each in operators_of(text)
+    ]
     lines = (line.rstrip() for line in text.splitlines())
-    return f"# Made from deploy/helm/variants/{variant.name} by `make manifests`.\n" + "\n".join(lines) + "\n"
+    head = (f"# Made from deploy/helm/variants/{variant.name} by `make manifests`.", *needed)
+    return "\n".join((*head, *lines)) + "\n"
+
+
+def operators_of(text: str) -> list[str]:
+    """The programs that bring the definitions of objects which are not of Kubernetes itself."""
+    return [name for group, name in OPERATORS.items() if f"\napiVersion: {group}/" in text]
+
+
+def all_rendered(program: str) -> Iterator[tuple[str, str]]:
+    """Each file of deploy/kubernetes with its text. Raises CalledProcessError."""
+    for variant in sorted(VARIANTS.glob("*.yaml")):
+        yield variant.name, rendered(program, variant)
+    with_backups = VARIANTS / "ingress.yaml"
+    yield "restore.yaml", rendered(program, with_backups, "--set", "restore.pod=quarry-0", "--show-only", RESTORE)
 
 
 def main() -> None:
-    program = helm()
-    for variant in sorted(VARIANTS.glob("*.yaml")):
-        (RENDERED / variant.name).write_text(rendered(program, variant), encoding="utf-8")
+    for name, text in all_rendered(helm()):
+        (RENDERED / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -41,55 +43,95 @@ def _secret(server: S3Server) -> dict[str, str]:
 
 
 def steps() -> dict[str, Object]:
-    these = manifests("ingress")
-    spec = these.named("CronJob", f"{POD}-backup")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-    return {each["name"]: each for each in (*spec["initContainers"], *spec["containers"])}
+    """Return the containers of the backup of a pod and of its restore, by name."""
+    backup = manifests("ingress").named("CronJob", f"{POD}-backup")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    restore = manifests("restore").named("Job", f"{POD}-restore")["spec"]["template"]["spec"]
+    return {each["name"]: each for spec in (backup, restore) for each in (*spec["initContainers"], *spec["containers"])}
+
+
+class Pods:
+    """The pods of the backup and of the restore, whose volume is a folder and whose object store is a bucket."""
+
+    def __init__(self, directory: Path, bucket: str, secret: dict[str, str]) -> None:
+        self.volume = directory / "volume"
+        self.backups, self.fetched, self.store = (self.volume / each for each in ("backups", "restore", "store"))
+        self.target = f"store:{bucket}/quarry/{POD}"
+        self._environment = {
+            "HOME": str(directory),
+            "PATH": f"{Path(str(RCLONE)).parent}:{os.environ['PATH']}",
+            "RCLONE_CONFIG": str(directory / "rclone.conf"),
+            **secret,
+        }
+        self._places = {
+            "/backups": self.backups,
+            "/restore": self.fetched,
+            "/var/lib/quarry/restore": self.fetched,
+            "/var/lib/quarry/store": self.store,
+            f"store:backups/quarry/{POD}": self.target,
+        }
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(words, env=self._environment, capture_output=True, text=True, timeout=120, check=False)
+
+    def rclone(self, *arguments: str) -> str:
+        done = self.run(str(RCLONE), *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def arguments(self, step: str) -> list[str]:
+        return [str(self._places.get(each, each)) for each in steps()[step]["args"]]
+
+    def step(self, which: str) -> None:
+        self.rclone(*self.arguments(which))
+
+    def fetch(self, name: str) -> subprocess.CompletedProcess[str]:
+        *words, script, zero, _, _ = steps()["fetch"]["command"]
+        script = re.sub(r" /restore$", f" {self.fetched}", script, flags=re.MULTILINE)
+        return self.run(*words, script, zero, self.target, name)
+
+    def uploaded(self) -> list[str]:
+        return sorted(self.rclone("lsf", "--recursive", "--files-only", self.target).split())
 
 
 @pytest.mark.skipif(RCLONE is None, reason="rclone is not installed (RCLONE names the program)")
 def test_what_is_uploaded_restores(tmp_path: Path, bucket: tuple[str, dict[str, str]]) -> None:
-    volume, folder = tmp_path / "volume", tmp_path / "volume" / "backups"
-    name, secret = bucket
-    target = f"store:{name}/quarry/{POD}"
-
-    def rclone(*arguments: str) -> str:
-        words = [str(RCLONE), *arguments]
-        environment = {"HOME": str(tmp_path), "RCLONE_CONFIG": str(tmp_path / "rclone.conf"), **secret}
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def step(which: str) -> None:
-        places = {"/backups": str(folder), f"store:backups/quarry/{POD}": target}
-        rclone(*(places.get(each, each) for each in steps()[which]["args"]))
-
-    def uploaded() -> list[str]:
-        return sorted(rclone("lsf", "--recursive", "--files-only", target).split())
-
-    broker = Broker(volume / "store", logs=tmp_path, environment={"QUARRY_STORE_SEGMENT_SIZE": "1MiB"})
+    pods = Pods(tmp_path, *bucket)
+    broker = Broker(pods.store, logs=tmp_path, environment={"QUARRY_STORE_SEGMENT_SIZE": "1MiB"})
     try:
         broker.start()
         sent = quarry("produce", "orders", "hello", "--endpoint", broker.endpoint)
         assert sent.returncode == 0, sent.stderr
         for _ in range(2):
             words = steps()["backup"]["args"]
-            places = {words[words.index("--admin") + 1]: broker.admin, words[-1]: str(folder)}
+            places = {words[words.index("--admin") + 1]: broker.admin, words[-1]: str(pods.backups)}
             made = quarry(*(places.get(each, each) for each in words))
             assert made.returncode == 0, made.stderr
-            (backup,) = (each for each in folder.iterdir() if each.is_dir())
+            (backup,) = (each for each in pods.backups.iterdir() if each.is_dir())
             manifest = f"{backup.name}/backup-manifest.json"
-            step("upload")
-            assert any(each.startswith(backup.name) for each in uploaded())
-            assert manifest not in uploaded()  # what is there so far is not taken for a backup
-            step("complete")
-            assert manifest in uploaded()
-            assert "lock" not in uploaded()
-            assert [each.name for each in folder.iterdir()] == ["lock"]
+            pods.step("upload")
+            assert any(each.startswith(backup.name) for each in pods.uploaded())
+            assert manifest not in pods.uploaded()  # what is there so far is not taken for a backup
+            pods.step("complete")
+            assert manifest in pods.uploaded()
+            assert "lock" not in pods.uploaded()
+            assert [each.name for each in pods.backups.iterdir()] == ["lock"]
     finally:
         broker.close()
-    rclone("copy", f"{target}/{backup.name}", str(tmp_path / "fetched" / backup.name))
-    restored = quarry("restore", str(tmp_path / "fetched"), str(tmp_path / "restored"))
+    first, newest = sorted(pods.rclone("lsf", "--dirs-only", pods.target).split())
+    for name, expected in ((first.rstrip("/"), first), ("", newest)):
+        fetched = pods.fetch(name)
+        assert fetched.returncode == 0, fetched.stderr
+        shown = json.loads((pods.fetched / "backup-manifest.json").read_text())
+        assert shown == json.loads(pods.rclone("cat", f"{pods.target}/{expected}backup-manifest.json"))
+    restored = quarry(*pods.arguments("restore"))
     assert restored.returncode == 0, restored.stdout + restored.stderr
-    verdict = quarry("verify", str(tmp_path / "restored"))
+    pods.step("clear")
+    assert not any(pods.fetched.iterdir())
+    assert len([each for each in pods.volume.iterdir() if each.name.startswith("store.before-")]) == 1
+    verdict = quarry("verify", str(pods.store))
     assert verdict.returncode == 0, verdict.stdout
-    assert sha1(b"hello").hexdigest() in quarry("decode", str(tmp_path / "restored"), "--json").stdout
+    assert sha1(b"hello").hexdigest() in quarry("decode", str(pods.store), "--json").stdout
+    pods.rclone("purge", pods.target)
+    nothing = pods.fetch("")
+    assert nothing.returncode == 1
+    assert nothing.stderr.endswith(f"{pods.target}: there is no backup\n")

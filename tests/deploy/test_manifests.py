@@ -57,7 +57,7 @@ def loaded(these: Manifests, index: int, folder: Path, monkeypatch: pytest.Monke
 
 
 def test_every_variant_has_its_manifests_and_all_manifests_have_a_variant() -> None:
-    assert sorted(path.stem for path in (DEPLOY / "kubernetes").glob("*")) == VARIANTS
+    assert sorted(path.stem for path in (DEPLOY / "kubernetes").glob("*")) == sorted([*VARIANTS, "restore"])
 
 
 def test_kubectl_takes_the_broker_without_a_word(these: Manifests) -> None:
@@ -390,6 +390,48 @@ def test_a_backup_runs_beside_its_broker_on_the_same_volume() -> None:
             assert f"{store['mountPath']}/{mount['subPath']}" == str(folder)
             assert steps[name]["args"][1:3] == ["/backups", f"store:backups/quarry/{pod}"]
         assert steps["upload"]["args"][3:] == ["--exclude", "/lock", "--exclude", "/*/backup-manifest.json"]
+
+
+def test_a_restore_puts_into_a_volume_what_its_backup_has_brought_away() -> None:
+    """The pod for it had to be written by hand, with everything that Pod Security asks for."""
+    (job,) = manifests("restore").objects
+    these = manifests("ingress")
+    kubernetes_validate.validate(job, "1.34", strict=True)
+    pod = job["spec"]["template"]["spec"]
+    backup = these.named("CronJob", "quarry-0-backup")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    assert pod["securityContext"] == backup["securityContext"]
+    steps = {each["name"]: each for each in (*pod["initContainers"], *pod["containers"])}
+    assert list(steps) == ["prepare", "fetch", "restore", "clear"]
+    for step in steps.values():
+        assert step["securityContext"] == these.broker["securityContext"]
+        assert step["resources"].keys() == {"requests", "limits"}
+    assert volume(pod, "store") == volume(backup, "store")
+    upload = next(each for each in backup["initContainers"] if each["name"] == "upload")
+    assert steps["fetch"]["command"][4:] == [upload["args"][2], ""]
+    assert steps["fetch"]["envFrom"] == upload["envFrom"]
+
+    _, options = parsed(steps["restore"]["args"])
+    store = mount_of(these.broker, these.settings["store"]["directory"])
+    assert mount_of(steps["restore"], str(options["store"])) == store
+    assert options["store"] == Path(these.settings["store"]["directory"])
+    for name in ("fetch", "clear"):
+        mount = mount_of(steps[name], "/restore")
+        assert f"{store['mountPath']}/{mount['subPath']}" == str(options["backup"])
+    assert options["set_aside"]
+    (policy,) = (each for each in these.all("NetworkPolicy") if each["metadata"]["name"] == "quarry-backup")
+    assert selects(policy["spec"]["podSelector"]["matchLabels"], job["spec"]["template"])
+
+
+def test_files_that_need_more_than_kubernetes_say_what_to_install(these: Manifests) -> None:
+    """`kubectl apply` said `no matches for kind`, and nothing said whose kind it is."""
+    groups = {each["apiVersion"].partition("/")[0] for each in these.objects}
+    told = re.findall(r"^# Install (.+) before you apply", these.text, flags=re.MULTILINE)
+    needed = {"cert-manager.io": "cert-manager", "monitoring.coreos.com": "the Prometheus operator"}
+    assert told == [name for group, name in needed.items() if group in groups]
+    assert {each["apiVersion"] for each in these.objects if each["kind"] in NOT_OF_KUBERNETES} <= {
+        "cert-manager.io/v1",
+        "monitoring.coreos.com/v1",
+    }
 
 
 def test_whoever_may_call_the_admin_port_is_of_this_release(these: Manifests) -> None:
