@@ -1,4 +1,4 @@
-"""Write deploy/kubernetes: what the chart makes of each file in deploy/helm/variants.
+"""Write deploy/kubernetes: what the chart makes of each file in deploy/helm/variants. The chart gets the alert rules.
 
     make manifests
 
@@ -22,6 +22,8 @@ TOOLS: Final = ROOT / "build" / "tools"
 
 HELM: Final = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 KUBE_VERSION: Final = "1.34.0"
+RULES: Final = ROOT / "deploy" / "prometheus" / "alerts.yaml"
+RULES_OF_CHART: Final = CHART / "alerts.yaml"
 RESTORE: Final = "templates/restore.yaml"
 OPERATORS: Final = {"cert-manager.io": "cert-manager", "monitoring.coreos.com": "the Prometheus operator"}
 """Who brings the kinds of a group of objects."""
@@ -70,6 +72,8 @@ def all_rendered(program: str) -> Iterator[tuple[str, str]]:
 
 
 def main() -> None:
+    # a chart has no file of another folder
+    RULES_OF_CHART.write_bytes(RULES.read_bytes())
     for name, text in all_rendered(helm()):
         (RENDERED / name).write_text(text, encoding="utf-8")
 

@@ -31,7 +31,7 @@ HEARTBEAT_MS = 10_000
 POD_LABEL = "statefulset.kubernetes.io/pod-name"
 INDEX_LABEL = "apps.kubernetes.io/pod-index"
 ROLE_LABEL = "mq.quarry.io/role"
-NOT_OF_KUBERNETES = {"Certificate", "ServiceMonitor"}
+NOT_OF_KUBERNETES = {"Certificate", "ServiceMonitor", "PrometheusRule"}
 DOCKERFILE = (DEPLOY / "image" / "Dockerfile").read_text()
 
 
@@ -390,6 +390,14 @@ def test_a_backup_runs_beside_its_broker_on_the_same_volume() -> None:
             assert f"{store['mountPath']}/{mount['subPath']}" == str(folder)
             assert steps[name]["args"][1:3] == ["/backups", f"store:backups/quarry/{pod}"]
         assert steps["upload"]["args"][3:] == ["--exclude", "/lock", "--exclude", "/*/backup-manifest.json"]
+
+
+def test_the_alert_rules_of_the_chart_are_those_of_prometheus() -> None:
+    rules = DEPLOY / "prometheus" / "alerts.yaml"
+    assert (DEPLOY / "helm" / "quarry" / "alerts.yaml").read_bytes() == rules.read_bytes(), "run `make manifests`"
+    rule, monitor = (manifests("ingress").only(kind) for kind in ("PrometheusRule", "ServiceMonitor"))
+    assert rule["spec"] == yaml.safe_load(rules.read_text())
+    assert rule["metadata"]["labels"] == monitor["metadata"]["labels"]
 
 
 def test_a_restore_puts_into_a_volume_what_its_backup_has_brought_away() -> None:

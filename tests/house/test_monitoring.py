@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import kubernetes_validate
 import promql_parser
 import pytest
 import yaml
@@ -17,6 +18,7 @@ from tests.house.source import ROOT
 
 DASHBOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
 RULES = ROOT / "deploy" / "prometheus" / "alerts.yaml"
+KEDA = ROOT / "deploy" / "keda" / "consumers.yaml"
 RUNBOOK = ROOT / "docs" / "runbook.md"
 FROM_PROMETHEUS = frozenset({"instance", "job"})
 """Labels that Prometheus adds to all that it scrapes."""
@@ -124,6 +126,35 @@ def test_a_dashboard_can_be_shown(path: Path) -> None:
         if variable["type"] == "query":
             selector, label = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["definition"]).groups()  # type: ignore[union-attr]
             assert not wrong_names(f"sum by ({label}) ({selector})")
+
+
+def test_consumers_are_scaled_by_what_a_broker_exports() -> None:
+    """KEDA takes fields that it does not know, and then does nothing; it takes only texts for values of triggers."""
+    scaled = yaml.safe_load(KEDA.read_text())
+    assert (scaled["apiVersion"], scaled["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
+    spec = scaled["spec"]
+    assert spec.keys() <= {
+        "scaleTargetRef",
+        "pollingInterval",
+        "cooldownPeriod",
+        "minReplicaCount",
+        "maxReplicaCount",
+        "fallback",
+        "advanced",
+        "triggers",
+    }
+    assert spec["fallback"].keys() == {"failureThreshold", "replicas"}
+    (trigger,) = spec["triggers"]
+    assert (trigger.keys(), trigger["type"]) == ({"type", "metadata"}, "prometheus")
+    assert trigger["metadata"].keys() == {"serverAddress", "query", "threshold"}
+    assert all(isinstance(value, str) for value in trigger["metadata"].values())
+    assert not wrong_names(trigger["metadata"]["query"])
+    behavior = {"behavior": spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]}
+    target = {"apiVersion": "apps/v1", **spec["scaleTargetRef"]}
+    made = {"scaleTargetRef": target, "maxReplicas": spec["maxReplicaCount"], "minReplicas": spec["minReplicaCount"]}
+    metadata = {"name": "made-by-keda"}
+    kind = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": metadata}
+    kubernetes_validate.validate({**kind, "spec": {**made, **behavior}}, "1.34", strict=True)
 
 
 def test_alert_rules_are_what_prometheus_takes() -> None:
