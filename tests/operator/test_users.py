@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+import grpc
+
 from quarry_mq.cli.operator.resources import ACCESS_RULE, DRIFTED, USER
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.protocol.proto.quarry.admin.v1 import security_pb2 as pb
@@ -129,6 +133,24 @@ def test_a_secret_that_was_removed_by_hand_comes_back(open_bench: OpenBench, nam
             await bench.call("SecurityService/RemoveSecret", pb.RemoveSecretRequest(name=name, number=2))
             assert "secret 2" in await bench.not_ready(USER, name, "Drifted")
             assert await numbers_of(bench, name) == []
+
+    run(scenario())
+
+
+def test_a_user_that_was_made_again_by_hand_gets_its_secret_again(open_bench: OpenBench, name: str) -> None:
+    """The numbers of its secrets begin again, too."""
+
+    async def scenario() -> None:
+        async with open_bench() as bench, bench.operating():
+            await bench.declare(USER, name, {"secretName": f"{name}-login"})
+            before = await bench.ready(USER, name)
+            await bench.call("SecurityService/DeleteUser", pb.DeleteUserRequest(name=name))
+            with suppress(grpc.aio.AioRpcError):  # the operator may have been faster
+                await bench.call("SecurityService/CreateUser", pb.CreateUserRequest(name=name))
+            changed = before.status["secret"]["createdAtMs"]
+            await bench.until(USER, name, lambda each: each.status["secret"]["createdAtMs"] != changed)
+            number = (await bench.ready(USER, name)).status["secret"]["number"]
+            assert number in await numbers_of(bench, name)
 
     run(scenario())
 
