@@ -98,9 +98,12 @@ class MigrationReconciler:
         self._clock = clock
         self._told_s: dict[str, float] = {}
 
-    async def reconcile(self, resource: Resource, siblings: Collection[Resource]) -> Outcome:
+    def thing(self, resource: Resource) -> str:
+        return str(resource.spec.get("pod", resource.name))
+
+    async def reconcile(self, resource: Resource, rivals: Collection[Resource]) -> Outcome:
         """Look at one pod, and order the cut-over if it is wanted. Raises KubernetesFailed."""
-        del siblings
+        del rivals
         wanted = Wanted.of(resource)
         if resource.is_being_deleted or wanted.before is Phase.SERVED:
             return Outcome()

@@ -156,9 +156,12 @@ class ShardReconciler:
         self._labels: dict[str, str] = {}
         """The role that the label of each pod says, as the last look has found it."""
 
-    async def reconcile(self, resource: Resource, siblings: Collection[Resource]) -> Outcome:
+    def thing(self, resource: Resource) -> str:
+        return resource.name
+
+    async def reconcile(self, resource: Resource, rivals: Collection[Resource]) -> Outcome:
         """Look at all shards. Raises KubernetesFailed."""
-        del siblings
+        del rivals
         if resource.is_being_deleted:
             return Outcome()
         wanted = Wanted.of(resource)

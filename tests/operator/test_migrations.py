@@ -36,6 +36,7 @@ from quarry_mq.cli.operator.migrations import (
 from quarry_mq.cli.operator.resources import (
     MIGRATION,
     READY,
+    SHARD_SET,
     Outcome,
     Resource,
     new_problems,
@@ -48,6 +49,8 @@ from tests.e2e.conftest import StartBroker
 from tests.follower.test_followed_store import SEGMENT_SIZE, log_bytes, send_some
 from tests.following.fake_master import FakeMaster
 from tests.following.test_runs import running, until_reported
+from tests.operator.bench import run
+from tests.operator.conftest import OpenBench
 from tests.operator.definitions import schema_of
 from tests.operator.real_api import RealApi
 from tests.store.test_deletions import opened
@@ -477,6 +480,24 @@ def test_a_pod_moves_when_it_is_declared(tmp_path: Path, start_broker: StartBrok
     primary.close()
 
 
+def test_the_operator_runs_for_shards_and_migrations_too(open_bench: OpenBench, name: str) -> None:
+    """There are no pods: both say so, and the operator goes on."""
+
+    async def scenario() -> None:
+        async with open_bench() as bench, bench.operating():
+            spec = {"shards": 1, "statefulSets": ["quarry"], "selector": {"a": "b"}}
+            await bench.declare(SHARD_SET, name, spec)
+            await bench.declare(MIGRATION, name, {"pod": "quarry-0"})
+            assert "there is no StatefulSet quarry" in await bench.not_ready(SHARD_SET, name, "Waiting")
+            assert "there is no pod quarry-0" in await bench.not_ready(MIGRATION, name, "Following")
+            await bench.looked(MIGRATION, 2)
+            await bench.looked(SHARD_SET, 2)
+            await bench.delete(MIGRATION, name)
+            await bench.gone(MIGRATION, name)
+
+    run(scenario())
+
+
 def test_what_the_chart_says_is_written_until_kubernetes_takes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -538,4 +559,4 @@ def test_a_cut_over_is_taken_back_only_after_it_failed(real_api: RealApi) -> Non
     changed({"spec": {"maxLagBytes": 5}})
     assert "Unsupported value" in changed({"status": {"phase": "Done"}}, "--subresource=status", is_refused=True)
     columns = real_api.kubectl("get", "migrations").splitlines()[0].split()
-    assert columns == ["NAME", "PHASE", "BEHIND", "READY", "AGE"]
+    assert columns == ["NAME", "PHASE", "BEHIND", "READY", "REASON", "AGE"]
