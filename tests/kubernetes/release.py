@@ -159,9 +159,9 @@ class Release:
         """Return the output of a command of the broker's own pod. Raises Failed."""
         return self.cluster.exec(pod, "quarry", *words, namespace=self.namespace, container="broker")
 
-    def members(self) -> list[Object]:
+    def members(self, pod: str = f"{NAME}-0") -> list[Object]:
         """Return the members of the cluster as one of them sees them."""
-        return [json.loads(line) for line in self.quarry("cluster", "members", "--json").splitlines()]
+        return [json.loads(line) for line in self.quarry("cluster", "members", "--json", pod=pod).splitlines()]
 
     def wait_for_members(self, count: int) -> None:
         """Wait until so many members are reachable."""
@@ -173,9 +173,9 @@ class Release:
         except Failed:
             return 0
 
-    def is_reachable(self, member: str) -> bool:
-        """Return whether the others reach a member."""
-        return any(each["name"] == member and each["reachable"] for each in self.members())
+    def is_reachable(self, member: str, asked: str = f"{NAME}-0") -> bool:
+        """Return whether a member reaches another one."""
+        return any(each["name"] == member and each["reachable"] for each in self.members(asked))
 
     def unread(self, pod: str) -> int:
         """Count the messages of a member that the clients' consumer groups have not acknowledged."""
