@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import dataclass, field
@@ -28,7 +30,7 @@ from quarry_mq.server.observability.metrics.instruments import (
     watch_health,
 )
 from quarry_mq.server.observability.tracing import require_tracing
-from quarry_mq.server.process.banner import banner
+from quarry_mq.server.process.banner import banner, is_for_people
 from quarry_mq.server.process.certificates import Certificates, TlsPorts
 from quarry_mq.server.process.descriptors import plan_here
 from quarry_mq.server.process.garbage import GarbageSearch, look_for_garbage_seldom
@@ -199,7 +201,7 @@ async def _run(
                 broker.serving(supervisor, hastened=stop.hastened, copies=copies) as addresses,
             ):
                 health.ready()
-                print(_banner(settings, http, addresses), flush=True)  # noqa: T201
+                _tell_ready(settings, http, addresses)
                 await stop.asked()
                 health.stopping()
                 stop.step("ending calls and background work")
@@ -234,11 +236,26 @@ def _replica_metrics(replication: Replication) -> Iterator[Metric]:
     return replica_metrics(replication.statuses(), term=replication.term, is_primary=replication.primary is not None)
 
 
-def _banner(settings: BrokerSettings, http: HttpEndpoint, addresses: dict[str, str]) -> str:
-    needs_tls = settings.network.tls == "required"
-    self_signed = settings.tls_directory / CERTIFICATE_NAME if needs_tls and settings.network.is_self_signed else None
-    return banner(
-        store=str(settings.store.directory), http=http.url, needs_tls=needs_tls, self_signed=self_signed, **addresses
+def _tell_ready(settings: BrokerSettings, http: HttpEndpoint, addresses: dict[str, str]) -> None:
+    """Print the banner, or log its contents as one event where nobody reads a text."""
+    network, store = settings.network, str(settings.store.directory)
+    needs_tls = network.tls == "required"
+    self_signed = settings.tls_directory / CERTIFICATE_NAME if needs_tls and network.is_self_signed else None
+    if is_for_people(settings.log.format, os.environ, is_terminal=sys.stdout.isatty()):
+        text = banner(store=store, http=http.url, needs_tls=needs_tls, self_signed=self_signed, **addresses)
+        print(text, flush=True)  # noqa: T201
+        return
+    log.info(
+        "ready",
+        advertise=network.advertise,
+        tls_advertise=network.tls_advertise,
+        listen=addresses["listen"],
+        name_server=addresses["names"] or None,
+        admin=addresses["admin"],
+        http=http.url,
+        console=addresses["console"] or None,
+        store=store,
+        self_signed=None if self_signed is None else str(self_signed),
     )
 
 

@@ -42,6 +42,8 @@ LOOP_LATE_S: Final = 1.0
 """A third of the time that clients wait for a send."""
 CLOCK_SLACK_MS: Final = 5_000
 DAY_S: Final = 86_400
+MEMBER_GONE_S: Final = 3_600.0
+"""Seconds after which a member may have been taken away for good: a start takes less."""
 COPY_AWAY_S: Final = 60.0
 """Seconds that a copy may be away: a restart takes less."""
 COPY_LAG_S: Final = 10.0
@@ -439,16 +441,23 @@ def _stuck(each: StuckGroup, now_ms: int) -> Concern:
 def _members(sources: Sources) -> Iterator[Concern]:
     if sources.cluster is None:
         return
-    for each in sources.cluster.members.all():
-        name, text = each.member.name, f"member {each.member.name} is not reachable"
+    members, now_ms = sources.cluster.members, sources.components.clock.wall_ms()
+    for each in members.all():
+        silent_ms = members.running_ms if each.silent_ms is None else each.silent_ms
+        if each.is_reachable or (not each.problem and silent_ms < members.unreachable_after_s * 1000):
+            continue  # one that is not known to fail may not have been asked yet
+        name, command, since_ms = each.member.name, "quarry cluster members", None
         if each.is_heard:
             text = (
                 f"member {name} answers, but not at its admin address: {each.problem}. Sends of message groups and "
                 "handovers wait for it; set cluster.advertise there"
             )
-        if not each.is_reachable and (each.problem or not each.is_heard):
-            command = "quarry cluster members"
-            yield Concern("member-unreachable", Severity.WARNING, text, "members", command, subject=name)
+        else:
+            text, since_ms = f"member {name} is not reachable: no answer for {_span(silent_ms)}", now_ms - silent_ms
+            if silent_ms > MEMBER_GONE_S * 1000:
+                text = f"{text}. Start it; if it will never come back, the command removes it from the cluster"
+                command = f"quarry cluster remove {quoted(name)}"
+        yield Concern("member-unreachable", Severity.WARNING, text, "members", command, since_ms, name)
 
 
 def _process(sources: Sources, around: HostCommands, late_s: float | None) -> Iterator[Concern]:

@@ -273,6 +273,11 @@ class Members:
         return self._own
 
     @property
+    def running_ms(self) -> int:
+        """Return the time since this member began to listen to others."""
+        return round((self._clock.monotonic_s() - self._began_s) * 1000)
+
+    @property
     def is_draining(self) -> bool:
         """True while this member takes no new messages."""
         return self.limit_of(self._own_name) is Permission.READ

@@ -1,19 +1,35 @@
-"""Make the text that a broker prints on standard output when it is ready."""
+"""Make the text that a broker prints on standard output when it is ready, and decide whether anybody reads it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from quarry_mq.server.addresses import Address
+from quarry_mq.server.process.host_commands import CONTAINER, KUBERNETES
 
 READY_LINE: Final = "Quarry is ready."
 """The first line of the text: the program that started the broker waits for it."""
+
+WAITS: Final = "SHARDS_SUPERVISOR"
+"""The environment variable by which a program says that it waits for the first line of the text."""
 
 SELF_SIGNED: Final = """
 TLS with the self-signed certificate {}: nobody on the network can read what clients send.
 It proves no broker's identity and keeps no client out: network.tls_certificate and security.authentication do.
 """
+
+
+def is_for_people(log_format: str, environment: Mapping[str, str], *, is_terminal: bool) -> bool:
+    """Return whether the text is printed. Otherwise the log has the same as one event.
+
+    The output of a container is collected line by line together with the log, and a text would stand among JSON lines.
+    """
+    if WAITS in environment:
+        return True
+    is_collected = not is_terminal and not {CONTAINER, KUBERNETES}.isdisjoint(environment)
+    return log_format == "console" or (log_format == "auto" and not is_collected)
 
 
 def banner(

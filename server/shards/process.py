@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import IO, Final, Literal, Self
 
+from quarry_mq.server.process.banner import WAITS
 from quarry_mq.server.shards.ports import pass_on, passed_numbers
 
 LINE_BYTES_MAX: Final = 1_048_576
@@ -108,6 +109,7 @@ class _Lines(asyncio.Protocol):
 def _prepare(parent: int, variables: Mapping[str, str], listening: Sequence[int]) -> None:
     """Prepare the child before it becomes the broker: only here is its process id known."""
     os.environ.update(variables)
+    os.environ[WAITS] = "1"
     if listening:
         os.environ.update(pass_on(listening))
     _end_with(parent)

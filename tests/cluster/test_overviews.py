@@ -47,7 +47,33 @@ def test_each_member_tells_of_all(with_cluster: WithCluster) -> None:
         found = await overviews(cluster["m0"])
         assert [each.HasField("overview") for each in found] == [True, True, False]
         assert (found[2].is_reachable, found[2].problem != "") == (False, True)
-        assert list(found[0].overview.concerns) == ["member m2 is not reachable"]
+        (concern,) = found[0].overview.concerns
+        assert concern.startswith("member m2 is not reachable: no answer for ")
+
+    with_cluster(test)
+
+
+def test_a_member_that_was_taken_away_is_told_of_with_the_time_and_the_command(with_cluster: WithCluster) -> None:
+    """A shard that was scaled away stayed `active` and not reachable for ever, and nothing said what to do."""
+
+    async def test(cluster: BrokerCluster) -> None:
+        await cluster.start("m0", "m1")
+        await cluster.settled("m0", "m1")
+        await cluster.stop("m1")
+        cluster["m0"].clock.push(2 * 3_600)
+        (away,) = (await overviews(cluster["m0"]))[0].overview.concern_details
+        assert away.text.startswith("member m1 is not reachable: no answer for 2 h")
+        assert away.command == "quarry cluster remove m1"
+        assert cluster["m0"].clock.wall_ms() - away.since_ms >= 2 * 3_600_000
+        await cluster.stop("m0")
+        await cluster.start("m0")
+        members_of_m0 = cluster["m0"].cluster.members
+        await until(lambda: bool(members_of_m0.seen("m1").problem), "it is away")
+        (away,) = (await overviews(cluster["m0"]))[0].overview.concern_details
+        assert away.text.startswith("member m1 is not reachable: no answer for ")
+        assert away.command == "quarry cluster members", "it may come back"
+        members_of_m0.remove("m1")
+        assert not (await overviews(cluster["m0"]))[0].overview.concern_details
 
     with_cluster(test)
 

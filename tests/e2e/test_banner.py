@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quarry_mq.server.process.banner import banner
+from quarry_mq.server.process.banner import WAITS, banner, is_for_people
 from tests.certificates import make_tls
 from tests.e2e.broker import Broker, environment_of
 from tests.e2e.conftest import QUICK, StartBroker
@@ -53,6 +54,41 @@ def test_a_broker_for_others_says_what_its_own_certificate_is_worth(tmp_path: Pa
         assert "hello" in run_lines(text, tmp_path, GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=str(certificate))
     finally:
         broker.close()
+
+
+@pytest.mark.parametrize("variables", [{"container": "oci"}, {"QUARRY_LOG_FORMAT": "json"}])
+def test_where_lines_are_collected_it_is_one_line_of_json(variables: dict[str, str], tmp_path: Path) -> None:
+    """Seven lines of text stood among the JSON lines of a pod, with an address that no client can use."""
+    environment = {**environment_of(QUICK), **variables, "QUARRY_NETWORK_ADVERTISE": "quarry-0.quarry:8081"}
+    broker = Broker(tmp_path / "store", logs=tmp_path / "logs", environment=environment)
+    try:
+        broker.start()
+        lines = [json.loads(line) for line in broker.words().splitlines() if line]
+    finally:
+        broker.close()
+    (ready,) = [line for line in lines if line["event"] == "ready"]
+    assert ready["advertise"] == "quarry-0.quarry:8081"
+    assert (ready["listen"], ready["admin"], ready["http"]) == (broker.endpoint, broker.admin, f"http://{broker.http}")
+    assert "tls_advertise" not in ready
+
+
+@pytest.mark.parametrize(
+    ("log_format", "environment", "is_terminal", "expected"),
+    [
+        ("auto", {}, True, True),
+        ("auto", {}, False, True),
+        ("auto", {"container": "oci"}, True, True),
+        ("auto", {"container": "oci"}, False, False),
+        ("auto", {"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, False, False),
+        ("console", {"container": "oci"}, False, True),
+        ("json", {}, True, False),
+        ("json", {"container": "oci", WAITS: "1"}, False, True),
+    ],
+)
+def test_the_text_is_for_people_and_for_a_supervisor(
+    log_format: str, environment: dict[str, str], is_terminal: bool, expected: bool
+) -> None:
+    assert is_for_people(log_format, environment, is_terminal=is_terminal) is expected
 
 
 def run_lines(text: str, directory: Path, **environment: str) -> str:
