@@ -217,12 +217,6 @@ class Release:
         """Return the IP address of a pod."""
         return str(self.cluster.get("pod", pod, self.namespace)["status"]["podIP"])
 
-    def restart_by_hand(self) -> None:
-        """Restart one pod after the other, the next one as soon as all members are reachable."""
-        for pod in self.pods:
-            self.delete_pod(pod)
-            self.wait_for_members(self.replicas)
-
     def create_topics(self) -> None:
         """Create the topics and consumer groups of the clients."""
         for client in CLIENTS_OF_A_CASE:
@@ -366,7 +360,7 @@ def no_producer_stops(results: Sequence[Result]) -> None:
     (free,) = (each for each in results if each.client == GRPC.name)
     assert free.longest_pause_s <= pause_max_s(), results
     # retries of this client take the next queue, whatever failed before: a few sends meet the same member three times
-    assert free.refused <= free.acknowledged / 100, results
+    assert free.refused <= free.acknowledged / 20, results
 
 
 def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> Object:

@@ -77,6 +77,7 @@ def test_rolling_restart(shards: Release, table: Table) -> None:
 
 
 def test_values_change(shards: Release, table: Table) -> None:
+    shards.change({"replicas": 2})
     hours = 25 + int(float(shards.setting("expiry.retention_hours")))
     began_s = time.monotonic()
     with shards.flows() as results:
@@ -94,7 +95,8 @@ def test_change_of_the_key_of_the_cluster(shards: Release, table: Table) -> None
     with shards.flows() as results:
         for keys in ([old, new], [new, old], [new]):
             shards.secret("quarry-cluster", {"cluster.key": "\n".join(keys)})
-            shards.restart_by_hand()
+            shards.restart()
+            shards.wait_for_members(2)
     table.add("change of the cluster's key", results, time.monotonic() - began_s)
     nothing_is_lost(results)
     known = shards.cluster.exec(f"{NAME}-1", "cat", "/run/quarry/cluster.key", namespace=shards.namespace)
