@@ -22,6 +22,10 @@ def ready(release: Release, kind: str, name: str) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
+def wait_until_ready(release: Release, kind: str, name: str) -> None:
+    wait_until(lambda: ready(release, kind, name), f"{kind} {name} is ready", TIMEOUT_S)
+
+
 def declared(kind: str, name: str, namespace: str, spec: dict[str, Any]) -> dict[str, Any]:
     metadata = {"name": name, "namespace": namespace}
     return {"apiVersion": "mq.quarry.io/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
@@ -37,15 +41,13 @@ def test_topics_are_declared_and_a_shard_leaves_by_the_operator(release: Release
             declared("Topic", client.topic, release.namespace, topic),
             declared("ConsumerGroup", client.consumer_group, release.namespace, {"fifo": is_fifo}),
         )
-        wait_until(lambda client=client: ready(release, "topics", client.topic), "the topic is ready", TIMEOUT_S)
-        wait_until(
-            lambda client=client: ready(release, "consumergroups", client.consumer_group), "the group is", TIMEOUT_S
-        )
+        wait_until_ready(release, "topics", client.topic)
+        wait_until_ready(release, "consumergroups", client.consumer_group)
     began_s = time.monotonic()
     with release.flows(clients=(GRPC, GROUPS)) as results:
         release.change({"replicas": 2})
         wait_until(lambda: len(release.members()) == 2, "the third member was removed", TIMEOUT_S)
-        wait_until(lambda: ready(release, "shardsets", "quarry"), "the shards are as declared", TIMEOUT_S)
+        wait_until_ready(release, "shardsets", "quarry")
     table.add("3 -> 2 by the operator", results, time.monotonic() - began_s)
     assert [(each.lost, each.refused, each.disordered) for each in results] == [(0, 0, 0)] * 2
     pods = release.cluster.all("pod", release.namespace, "app.kubernetes.io/component=broker")
