@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from lightkube.models.core_v1 import (
 )
 
 from quarry_mq.cli.following.files import Report, State
-from quarry_mq.cli.operator import process
+from quarry_mq.cli.operator import migrations, process
 from quarry_mq.cli.operator.kubernetes import MANAGER, Container, Kubernetes, KubernetesFailed, _container
 from quarry_mq.cli.operator.migrations import (
     CAUGHT_UP,
@@ -44,6 +45,7 @@ from quarry_mq.cli.operator.resources import (
 )
 from quarry_mq.cli.operator.shards import STORE
 from quarry_mq.protocol.clock import ManualClock, SystemClock
+from tests.deploy.manifests import ROOT
 from tests.e2e.broker import quarry
 from tests.e2e.conftest import StartBroker
 from tests.follower.test_followed_store import SEGMENT_SIZE, log_bytes, send_some
@@ -409,6 +411,15 @@ def test_the_status_is_what_the_definition_describes() -> None:
         stage.look()
         assert stage.kubernetes.status.keys() <= described.keys()
         assert stage.phase in described["phase"]["enum"]
+
+
+def test_the_page_explains_each_phase_and_reason() -> None:
+    page, source = (ROOT / "docs" / "operator.md").read_text(), Path(migrations.__file__).read_text()
+    section = page.partition("## The release itself")[2].partition("## Rights")[0]
+    rows = set(re.findall(r"^\| `([A-Z]\w+)` \|", section.partition("The phases of")[2], flags=re.MULTILINE))
+    reasons = set(re.findall(r'"((?:[A-Z][a-z]+)+)"', source))
+    assert reasons >= {*migrations.Phase, "BrokerAway"}
+    assert rows == reasons
 
 
 def status(state: ContainerState, before: ContainerState | None = None) -> ContainerStatus:
