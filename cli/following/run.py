@@ -126,7 +126,8 @@ class Run:
             except FollowFailed as error:
                 if not self._files.has_store:
                     raise
-                self._report = self._files.read() or self._report
+                last = self._files.read() or self._report  # positions of the last run stay
+                self._report = replace(last, broker=self._report.broker)
                 self._note(problem=str(error))
                 self._log_progress()
                 self._stop.wait(RETRY_INTERVAL_S)

@@ -238,6 +238,14 @@ def test_a_cut_over_that_fails_is_told_in_the_command_s_words_and_repeated_when_
         assert (stage.phase, stage.condition()) == ("Failed", ("False", "CutOverFailed"))
         assert stage.message == f"{SETTLED}; to try again, set spec.cutOver to false and then to true"
     assert len(pod.orders) == 1
+    pod.found, containers = {}, pod.found  # its machine is drained
+    stage.look()
+    assert stage.phase == "Following"
+    pod.found = containers
+    pod.change(failure="")  # another process
+    stage.look()
+    assert (stage.condition(), len(pod.orders)) == (("False", "CutOverFailed"), 1)
+    assert SETTLED in stage.message
     stage.want(cutOver=False)
     stage.look()
     assert stage.phase == "CaughtUp"
@@ -245,7 +253,7 @@ def test_a_cut_over_that_fails_is_told_in_the_command_s_words_and_repeated_when_
     stage.want(cutOver=True)
     stage.look()
     assert stage.phase == "CuttingOver", "what failed before is no failure of this order"
-    assert stage.events == ["CutOverFailed", "CaughtUp", "CuttingOver"]
+    assert stage.events == ["CutOverFailed", "Following", "CutOverFailed", "CaughtUp", "CuttingOver"]
 
 
 def test_a_failure_that_nobody_declared_keeps_no_order_back() -> None:
