@@ -500,7 +500,7 @@ def test_a_pod_moves_when_it_is_declared(tmp_path: Path, start_broker: StartBrok
 
 
 def test_the_operator_runs_for_shards_and_migrations_too(open_bench: OpenBench, name: str) -> None:
-    """There are no pods: both say so, and the operator goes on."""
+    """A release without pods is told in both statuses, and the operator goes on."""
 
     async def scenario() -> None:
         async with open_bench() as bench, bench.operating():
