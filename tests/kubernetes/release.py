@@ -319,6 +319,17 @@ class Release:
 
 
 @contextmanager
+def three_shards(cluster: Cluster, namespace: str) -> Iterator[Release]:
+    """Install three shards with their topics in a namespace of their own, for the tests of a module."""
+    with cluster.namespace(namespace):
+        made = Release(cluster, namespace)
+        made.secret("quarry-cluster", {"cluster.key": new_key()})
+        made.install({"replicas": 3})
+        made.create_topics()
+        yield made
+
+
+@contextmanager
 def _running(processes: Sequence[tuple[Client, subprocess.Popen[str]]]) -> Iterator[list[Result]]:
     results: list[Result] = []
     with ExitStack() as stack:

@@ -13,18 +13,23 @@ from tests.deploy.manifests import CHART, ROOT
 from tests.kubernetes import images
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.namespaces import wait_until
-from tests.kubernetes.release import GROUPS, GRPC, NAME, Release, new_key, no_producer_stops, nothing_is_lost
+from tests.kubernetes.release import (
+    GROUPS,
+    GRPC,
+    NAME,
+    Release,
+    new_key,
+    no_producer_stops,
+    nothing_is_lost,
+    three_shards,
+)
 from tests.kubernetes.table import Table
 
 
 @pytest.fixture(scope="module")
 def shards(cluster: Cluster) -> Iterator[Release]:
     """A release that the tests of this module change; each brings it into the state that it needs."""
-    with cluster.namespace("shards") as namespace:
-        made = Release(cluster, namespace)
-        made.secret("quarry-cluster", {"cluster.key": new_key()})
-        made.install({"replicas": 3})
-        made.create_topics()
+    with three_shards(cluster, "shards") as made:
         yield made
 
 

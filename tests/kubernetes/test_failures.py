@@ -10,7 +10,7 @@ import pytest
 
 from tests.kubernetes.cluster import READY_TIMEOUT_S, Cluster
 from tests.kubernetes.namespaces import Failed, wait_until
-from tests.kubernetes.release import CLIENTS_OF_A_CASE, NAME, Release, new_key, no_producer_stops, nothing_is_lost
+from tests.kubernetes.release import CLIENTS_OF_A_CASE, NAME, Release, no_producer_stops, nothing_is_lost, three_shards
 from tests.kubernetes.table import Table
 
 SETTLED_S = 15
@@ -20,11 +20,7 @@ SETTLED_S = 15
 @pytest.fixture(scope="module")
 def shards(cluster: Cluster) -> Iterator[Release]:
     """Three shards on two nodes; each test leaves them as it found them."""
-    with cluster.namespace("failures") as namespace:
-        made = Release(cluster, namespace)
-        made.secret("quarry-cluster", {"cluster.key": new_key()})
-        made.install({"replicas": 3})
-        made.create_topics()
+    with three_shards(cluster, "failures") as made:
         yield made
 
 

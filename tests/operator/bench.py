@@ -178,9 +178,9 @@ async def opened(client: AsyncClient, address: str, own_user: str | None = None)
         await client.close()
 
 
-async def send(endpoint: str, topic: str, **more: object) -> None:
+async def send(endpoint: str, topic: str, **more: Any) -> None:
     async with AsyncMessagingClient(Endpoint(endpoint)) as client:
-        await client.send(OutgoingMessage(topic=topic, body=b"one", **more))  # type: ignore[arg-type]
+        await client.send(OutgoingMessage(topic=topic, body=b"one", **more))
 
 
 async def consume(endpoint: str, topic: str, group: str) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 
 import grpc
 
-from quarry_mq.cli.operator.resources import ACCESS_RULE, DRIFTED, USER
+from quarry_mq.cli.operator.resources import ACCESS_RULE, DRIFTED, USER, Resource
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.protocol.proto.quarry.admin.v1 import security_pb2 as pb
 from tests.operator.bench import Bench, run
@@ -42,6 +43,11 @@ async def numbers_of(bench: Bench, name: str) -> list[int]:
 
 async def rules_of(bench: Bench, name: str) -> list[pb.Rule]:
     return list((await bench.call("SecurityService/GetPolicy", pb.GetPolicyRequest(user=name))).rules)
+
+
+def has_number(number: int, resource: Resource) -> bool:
+    """Return whether the status of a user says that its Secret is this secret of the broker."""
+    return bool(resource.status["secret"]["number"] == number)
 
 
 def test_a_user_gets_a_secret_that_clients_find_in_a_secret(open_bench: OpenBench, name: str) -> None:
@@ -101,7 +107,7 @@ def test_a_third_secret_takes_the_place_of_the_first(open_bench: OpenBench, name
             await bench.ready(USER, name)
             for number, text in ((2, SECRET), (3, OTHER_SECRET)):
                 await bench.set_secret(f"{name}-login", secretKey=text)
-                await bench.until(USER, name, lambda each, it=number: each.status["secret"]["number"] == it)  # type: ignore[misc]
+                await bench.until(USER, name, partial(has_number, number))
             assert await numbers_of(bench, name) == [2, 3]
 
     run(scenario())
