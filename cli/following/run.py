@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -126,7 +126,8 @@ class Run:
             except FollowFailed as error:
                 if not self._files.has_store:
                     raise
-                self._report = self._files.read() or self._report
+                last = self._files.read() or self._report  # positions of the last run stay
+                self._report = replace(last, broker=self._report.broker)
                 self._note(problem=str(error))
                 self._log_progress()
                 self._stop.wait(RETRY_INTERVAL_S)
@@ -222,9 +223,9 @@ class Run:
         self._progress(Progress("following", done, max(done, lag.master_end), words))
         self._log_progress()
 
-    def _note(self, **changes: object) -> None:
+    def _note(self, **changes: Any) -> None:
         is_news = changes.get("problem", self._report.problem) != self._report.problem
-        self._report = replace(self._report, **changes)  # type: ignore[arg-type]
+        self._report = replace(self._report, **changes)
         if is_news:
             self._logged_s = None
         self._files.note(self._report)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import grpc
@@ -76,19 +77,20 @@ class Broker:
 
     async def of_member(self, member: str, method: str, request: Message, answer: type[_Answer]) -> _Answer:
         """Make a call on one member of the cluster, and return its answer."""
-        asking = members_pb2.AskMembersRequest(members=[member], method=method, request=request.SerializeToString())
-        try:
-            async for each in self._client.stream("AllMembersService/AskMembers", asking):
-                if each.HasField("answer"):
-                    return answer.FromString(each.answer)
-                raise _error(each.code, f"{each.member}: {each.problem}")
-        except grpc.RpcError as error:
-            raise self._refusal(error) from error
+        async with aclosing(self.of_members(method, request, answer, members=[member])) as answers:
+            async for each in answers:
+                found: _Answer = each.answer
+                return found
         raise BrokerAway(f"{member} did not answer")
 
-    async def of_members(self, method: str, request: Message, answer: type[_Answer]) -> AsyncIterator[FromMember]:
-        """Make a call on all members of the cluster, and yield their answers. All of them have to answer."""
-        asking = members_pb2.AskMembersRequest(method=method, request=request.SerializeToString())
+    async def of_members(
+        self, method: str, request: Message, answer: type[_Answer], *, members: Sequence[str] = ()
+    ) -> AsyncGenerator[FromMember]:
+        """Make a call on members of the cluster, on all without `members`, and yield their answers.
+
+        All of them have to answer.
+        """
+        asking = members_pb2.AskMembersRequest(members=members, method=method, request=request.SerializeToString())
         try:
             async for each in self._client.stream("AllMembersService/AskMembers", asking):
                 if each.HasField("answer"):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -105,31 +106,26 @@ class Kubernetes:
         """Return all resources of a kind, and the version from which `watch` continues."""
         listing = self._client.list(_class_of(kind), chunk_size=PAGE)
         try:
-            found = [Resource(kind, dict(each)) async for each in listing]
-        except httpx.HTTPError as error:
-            failed = _failed(error)
-            if isinstance(failed, ObjectGone):
-                failed = KubernetesFailed(f"the custom resource definition {kind.plural}.{GROUP} is not installed")
-            raise failed from error
+            with _calling():
+                found = [Resource(kind, dict(each)) async for each in listing]
+        except ObjectGone as error:
+            text = f"the custom resource definition {kind.plural}.{GROUP} is not installed"
+            raise KubernetesFailed(text) from error
         return str(listing.resourceVersion), found
 
     async def watch(self, kind: Kind, version: str) -> AsyncIterator[tuple[str, Resource]]:
         """Yield the changes since a version: `ADDED`, `MODIFIED` or `DELETED` and the resource, without an end."""
         changes = self._client.watch(_class_of(kind), resource_version=version)
-        try:
+        with _calling():
             async for change, found in changes:
                 yield change, Resource(kind, dict(found))
-        except httpx.HTTPError as error:
-            raise _failed(error) from error
 
     async def declare(self, kind: Kind, name: str, spec: Mapping[str, Any]) -> None:
         """Create a resource, or change its specification to this one."""
         target = _class_of(kind)
         made = target(metadata=ObjectMeta(name=name), spec=dict(spec), apiVersion=f"{GROUP}/{VERSION}", kind=kind.name)
-        try:
+        with _calling():
             await self._client.apply(made, force=True)
-        except httpx.HTTPError as error:
-            raise _failed(error) from error
 
     async def write_status(self, resource: Resource, change: Mapping[str, Any]) -> Resource:
         """Change the status of a resource by a merge patch, and return the resource."""
@@ -147,10 +143,8 @@ class Kubernetes:
         return await self._patched(resource, _class_of(resource.kind), {"metadata": metadata})
 
     async def _patched(self, resource: Resource, target: Any, change: Mapping[str, Any]) -> Resource:
-        try:
+        with _calling():
             found = await self._client.patch(target, resource.name, dict(change), patch_type=PatchType.MERGE)
-        except httpx.HTTPError as error:
-            raise _failed(error) from error
         return Resource(resource.kind, dict(found))
 
     async def note(self, resource: Resource, note: Note) -> None:
@@ -172,20 +166,16 @@ class Kubernetes:
             reportingController=f"{GROUP}/{MANAGER}",
             reportingInstance=MANAGER,
         )
-        try:
+        with _calling():
             await self._client.create(event)
-        except httpx.HTTPError as error:
-            raise _failed(error) from error
 
     async def secret(self, name: str) -> Secret | None:
         """Return a Secret, or None if there is none of this name."""
         try:
-            found = await self._client.get(SecretObject, name)
-        except httpx.HTTPError as error:
-            failed = _failed(error)
-            if isinstance(failed, ObjectGone):
-                return None
-            raise failed from error
+            with _calling():
+                found = await self._client.get(SecretObject, name)
+        except ObjectGone:
+            return None
         return _secret(found)
 
     async def create_secret(self, name: str, entries: Mapping[str, str], labels: Mapping[str, str]) -> Secret:
@@ -193,27 +183,21 @@ class Kubernetes:
         made = SecretObject(
             metadata=ObjectMeta(name=name, labels=dict(labels)), stringData=dict(entries), type="Opaque"
         )
-        try:
+        with _calling():
             return _secret(await self._client.create(made))
-        except httpx.HTTPError as error:
-            raise _failed(error) from error
 
     # -- pods
 
     async def pods(self, labels: Mapping[str, str]) -> Sequence[Pod]:
         """Return the pods that have these labels."""
-        try:
+        with _calling():
             return [_pod(each) async for each in self._client.list(PodObject, labels=dict(labels))]
-        except httpx.HTTPError as error:
-            raise _failed(error) from error
 
     async def label_pod(self, name: str, role: str) -> None:
         """Set the label of a pod that says its role."""
         change = {"metadata": {"labels": {ROLE_LABEL: role}}}
-        try:
+        with _calling():
             await self._client.patch(PodObject, name, change, patch_type=PatchType.MERGE)
-        except httpx.HTTPError as error:
-            raise _failed(error) from error
 
     async def run(self, pod: str, command: Sequence[str], *, timeout_s: float) -> tuple[bool, str]:
         """Run a command in the broker's container of a pod; return whether it succeeded, and what it printed."""
@@ -229,33 +213,36 @@ class Kubernetes:
     async def containers(self, pod: str) -> Mapping[str, Container]:
         """Return the containers of a pod by their names; none if the pod does not exist."""
         try:
-            found = await self._client.get(PodObject, pod)
-        except httpx.HTTPError as error:
-            failed = _failed(error)
-            if isinstance(failed, ObjectGone):
-                return {}
-            raise failed from error
+            with _calling():
+                found = await self._client.get(PodObject, pod)
+        except ObjectGone:
+            return {}
         statuses = None if found.status is None else found.status.containerStatuses
         return {each.name: _container(each) for each in statuses or ()}
 
     async def replicas(self, stateful_set: str) -> int | None:
         """Return how many pods a stateful set is to have; None if it does not exist."""
         try:
-            found = await self._client.get(StatefulSet, stateful_set)
-        except httpx.HTTPError as error:
-            failed = _failed(error)
-            if isinstance(failed, ObjectGone):
-                return None
-            raise failed from error
+            with _calling():
+                found = await self._client.get(StatefulSet, stateful_set)
+        except ObjectGone:
+            return None
         return int(getattr(found.spec, "replicas", None) or 0)
 
     async def scale(self, stateful_set: str, replicas: int) -> None:
         """Change how many pods a stateful set is to have."""
         change = {"spec": {"replicas": replicas}}
-        try:
+        with _calling():
             await self._client.patch(StatefulSetScale, stateful_set, change, patch_type=PatchType.MERGE)
-        except httpx.HTTPError as error:
-            raise _failed(error) from error
+
+
+@contextmanager
+def _calling() -> Iterator[None]:
+    """Raise KubernetesFailed for a call in the block that fails."""
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise _failed(error) from error
 
 
 def _pod(found: PodObject) -> Pod:

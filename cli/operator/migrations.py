@@ -41,6 +41,7 @@ ORDER_TIMEOUT_S: Final = 90.0
 
 REPORT: Final = str(StorePaths(Path(STORE)).following)
 """The file with the report, in a pod of the chart."""
+FAILURE: Final = "cutOverFailure"
 CUT_OVER_FAILED: Final = "CutOverFailed"
 NOT_ORDERED: Final = "NotOrdered"
 TRY_AGAIN: Final = "to try again, set spec.cutOver to false and then to true"
@@ -98,9 +99,12 @@ class MigrationReconciler:
         self._clock = clock
         self._told_s: dict[str, float] = {}
 
-    async def reconcile(self, resource: Resource, siblings: Collection[Resource]) -> Outcome:
+    def thing(self, resource: Resource) -> str:
+        return str(resource.spec.get("pod", resource.name))
+
+    async def reconcile(self, resource: Resource, rivals: Collection[Resource]) -> Outcome:
         """Look at one pod, and order the cut-over if it is wanted. Raises KubernetesFailed."""
-        del siblings
+        del rivals
         wanted = Wanted.of(resource)
         if resource.is_being_deleted or wanted.before is Phase.SERVED:
             return Outcome()
@@ -141,9 +145,12 @@ class MigrationReconciler:
 
     async def _followed(self, resource: Resource, wanted: Wanted, report: Report) -> Found:
         """Say how far a pod is that follows, and order the cut-over if it is wanted and little is missing."""
-        reason = resource.condition(READY).get("reason")
-        was_ordered = wanted.before is Phase.CUTTING_OVER and reason != NOT_ORDERED
-        if report.failure and (was_ordered or (reason == CUT_OVER_FAILED and wanted.cuts_over)):
+        failed = resource.status.get(FAILURE) or {}
+        if wanted.cuts_over and failed.get("generation") == resource.generation:
+            # whatever has happened since, nobody has asked for another attempt
+            return Found(Phase.FAILED, failed["message"], report, CUT_OVER_FAILED)
+        was_ordered = wanted.before is Phase.CUTTING_OVER and resource.condition(READY).get("reason") != NOT_ORDERED
+        if report.failure and was_ordered:
             return Found(Phase.FAILED, f"{report.failure}; {TRY_AGAIN}", report, CUT_OVER_FAILED)
         stays = wanted.before is Phase.CAUGHT_UP and not wanted.cuts_over
         lag_max = wanted.lag_max * (LAG_SLACK if stays else 1)
@@ -193,7 +200,10 @@ class MigrationReconciler:
         ]
         is_news = found.phase not in (wanted.before, Phase.FAILED)
         notes = [Note(str(found.phase), found.message)] if is_news else []
-        return Outcome(conditions=conditions, fields=_fields(found), notes=notes, again_s=again_s)
+        fields = _fields(found)
+        if found.problem == CUT_OVER_FAILED:
+            fields[FAILURE] = {"generation": resource.generation, "message": found.message}
+        return Outcome(conditions=conditions, fields=fields, notes=notes, again_s=again_s)
 
 
 def _served(report: Report, wanted: Wanted, broker: Container | None) -> Found:

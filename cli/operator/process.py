@@ -23,7 +23,7 @@ from quarry_mq.cli.operator.metrics import operator_registry
 from quarry_mq.cli.operator.migrations import MigrationReconciler
 from quarry_mq.cli.operator.pods import Pods
 from quarry_mq.cli.operator.resources import Kind
-from quarry_mq.cli.operator.shards import ShardReconciler
+from quarry_mq.cli.operator.shards import Ask, ShardReconciler
 from quarry_mq.client.admin import AsyncAdminClient
 from quarry_mq.client.endpoint import Endpoint
 from quarry_mq.protocol.clock import Clock, SystemClock
@@ -77,11 +77,7 @@ async def _run(endpoint: Endpoint, namespace: str | None, http: str | None, decl
     try:
         async with AsyncAdminClient(endpoint) as client, Pods(endpoint.ca) as pods:
             broker = Broker(client)
-            known: list[Reconciler] = [
-                *reconcilers(broker, kubernetes, clock, endpoint.user),
-                ShardReconciler(broker, kubernetes, clock, pods.ask),
-                MigrationReconciler(kubernetes, clock),
-            ]
+            known = reconcilers(broker, kubernetes, clock, endpoint.user, pods.ask)
             operator = Operator(kubernetes, known, clock=clock, stats=stats)
             with _served(http, stats, health):
                 await _until_signal(
@@ -94,13 +90,17 @@ async def _run(endpoint: Endpoint, namespace: str | None, http: str | None, decl
         await kubernetes.close()
 
 
-def reconcilers(broker: Broker, kubernetes: Kubernetes, clock: Clock, own_user: str | None) -> list[Reconciler]:
+def reconcilers(
+    broker: Broker, kubernetes: Kubernetes, clock: Clock, own_user: str | None, ask: Ask
+) -> list[Reconciler]:
     """Return the reconcilers of all kinds."""
     return [
         TopicReconciler(broker, kubernetes),
         GroupReconciler(broker, kubernetes),
         UserReconciler(broker, kubernetes, clock, own_user),
         RuleReconciler(broker, kubernetes),
+        ShardReconciler(broker, kubernetes, clock, ask),
+        MigrationReconciler(kubernetes, clock),
     ]
 
 

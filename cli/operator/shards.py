@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -73,13 +72,21 @@ class Answer:
         return (int(document.get("atMs") or 0) - int(document.get("heardAtMs") or 0)) / 1000
 
     @property
-    def missing(self) -> str:
-        """Return the words for what the copy did not have, when it last heard of its primary."""
+    def missing(self) -> Mapping[str, Any]:
+        """Return what the copy did not have, when it last heard of its primary, as the status says it."""
         document = self.document
-        return (
-            f"{document.get('missingBytes', 0):,} bytes and {document.get('missingChanges', 0):,} changes, "
-            f"the oldest of them {document.get('lagSeconds', 0):.1f} s old"
-        )
+        return {
+            "bytes": document.get("missingBytes", 0),
+            "changes": document.get("missingChanges", 0),
+            "lagSeconds": document.get("lagSeconds", 0),
+        }
+
+    @property
+    def missing_text(self) -> str:
+        """Return the words for what the copy did not have."""
+        missing = self.missing
+        size = f"{missing['bytes']:,} bytes and {missing['changes']:,} changes"
+        return f"{size}, the oldest of them {missing['lagSeconds']:.1f} s old"
 
 
 @dataclass(slots=True)
@@ -88,6 +95,8 @@ class Shard:
 
     number: int
     pods: dict[str, Answer | None] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    """The role that the label of each pod says."""
 
     def primary(self, term_min: int) -> str | None:
         """Return the pod that serves the shard. One of an older term has not heard yet that another was promoted."""
@@ -153,12 +162,13 @@ class ShardReconciler:
         self._ask = ask
         self._silent_since_s: dict[tuple[str, int], float] = {}
         self._told_s: dict[str, float] = {}
-        self._labels: dict[str, str] = {}
-        """The role that the label of each pod says, as the last look has found it."""
 
-    async def reconcile(self, resource: Resource, siblings: Collection[Resource]) -> Outcome:
+    def thing(self, resource: Resource) -> str:
+        return resource.name
+
+    async def reconcile(self, resource: Resource, rivals: Collection[Resource]) -> Outcome:
         """Look at all shards. Raises KubernetesFailed."""
-        del siblings
+        del rivals
         if resource.is_being_deleted:
             return Outcome()
         wanted = Wanted.of(resource)
@@ -205,10 +215,10 @@ class ShardReconciler:
         pods = [each for each in await self._kubernetes.pods(wanted.selector) if _set_of(each.name) in wanted.sets]
         answers = await asyncio.gather(*(self._ask(each, wanted) for each in pods))
         shards: dict[int, Shard] = {}
-        self._labels = {each.name: each.role for each in pods}
         for pod, answer in zip(pods, answers, strict=True):
             number = _number_of(pod.name)
-            shards.setdefault(number, Shard(number)).pods[pod.name] = answer
+            shard = shards.setdefault(number, Shard(number))
+            shard.pods[pod.name], shard.labels[pod.name] = answer, pod.role
         return shards
 
     # -- who serves a shard
@@ -236,14 +246,14 @@ class ShardReconciler:
         if not following:
             return row, f"shard {shard.number} has no copy that follows", notes
         copy = min(following, key=lambda each: (following[each].document.get("lagSeconds") or 0, each))
-        return row | {"copy": copy, "missing": _missing(following[copy])}, "", notes
+        return row | {"copy": copy, "missing": following[copy].missing}, "", notes
 
     async def _labelled(self, shard: Shard, primary: str) -> list[Note]:
         notes = []
         # first those that serve no more: no Service leads to two of a shard
         for pod in sorted(shard.pods, key=lambda name: name == primary):
             role = PRIMARY if pod == primary else COPY
-            if self._labels[pod] != role:
+            if shard.labels[pod] != role:
                 await self._kubernetes.label_pod(pod, role)
                 if role == PRIMARY:
                     notes.append(Note("ClientsLed", f"Clients of shard {shard.number} are led to {pod}."))
@@ -259,14 +269,14 @@ class ShardReconciler:
             self._silent_since_s.pop(key, None)
             return what, []
         # both count: the operator may be cut off, and not the primary
-        silent_s = now_s - self._silent_since_s.setdefault(key, now_s)
-        silent_s = min(silent_s, *(each.silent_s for each in shard.copies().values()), silent_s)
+        silent_here_s = now_s - self._silent_since_s.setdefault(key, now_s)
+        silent_s = min([silent_here_s, *(each.silent_s for each in shard.copies().values())])
         candidate = shard.candidate()
         if candidate is None:
             return f"{what}, and no copy that can be promoted", []
         copy = shard.pods[candidate]
         assert copy is not None
-        lost = f"{candidate} missed {copy.missing}, when it last heard of {copy.document.get('primary')}"
+        lost = f"{candidate} missed {copy.missing_text}, when it last heard of {copy.document.get('primary')}"
         if wanted.promotes_after_s is None:
             command = f"kubectl exec {candidate} -- quarry replica promote --store {STORE}"
             return f"{what}; {lost}; to make it the primary: {command}", []
@@ -345,7 +355,6 @@ class ShardReconciler:
 
     async def _left_on(self, member: str) -> str:
         """Return what consumers still have to get from a member; the empty text if there is nothing."""
-        left: dict[str, int] = defaultdict(int)
         after = ""
         while True:
             request = overview_pb2.ListGroupFiguresRequest(after=after, limit=1_000)
@@ -355,13 +364,11 @@ class ShardReconciler:
             for each in answer.groups:
                 if not each.HasField("ready"):
                     return f"the messages of group {each.group.name} are not counted yet"
-                left[each.group.name] += each.ready + each.in_flight
+                if count := each.ready + each.in_flight:
+                    return f"group {each.group.name} has {count} messages there"
             if not answer.has_more:
                 break
             after = answer.groups[-1].group.name
-        for name, count in left.items():
-            if count:
-                return f"group {name} has {count} messages there"
         pending = await self._broker.of_member(
             member,
             "StorageService/ListPending",
@@ -373,15 +380,6 @@ class ShardReconciler:
         if pending.timers or pending.transactions:
             return f"{pending.timers} delayed messages and {pending.transactions} transactions wait there"
         return ""
-
-
-def _missing(copy: Answer) -> dict[str, Any]:
-    document = copy.document
-    return {
-        "bytes": document.get("missingBytes", 0),
-        "changes": document.get("missingChanges", 0),
-        "lagSeconds": document.get("lagSeconds", 0),
-    }
 
 
 def _without_lags(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

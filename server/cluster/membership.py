@@ -226,6 +226,25 @@ ANNOUNCE_AGAIN_S: Final = 30.0
 """Shortest time in seconds between two announcements: two members of one name would do nothing else."""
 
 
+@dataclass(slots=True)
+class _Contact:
+    """A contact keeps what was seen of another member since the start of this one. Times are monotonic seconds."""
+
+    heard_s: float = -math.inf
+    """The time of its last answer, at any address."""
+    reached_s: float = -math.inf
+    """The time of its last answer at its admin address."""
+    is_ready: bool = False
+    """True if its last answer said that it is ready."""
+    problem: str = ""
+    """The reason why the last question to its admin address failed."""
+    logged_problem: str = ""
+
+    @property
+    def was_heard(self) -> bool:
+        return self.heard_s > -math.inf
+
+
 class SeenMember(NamedTuple):
     """A member as this one sees it.
 
@@ -256,13 +275,8 @@ class Members:
         self._replicated = replicated
         self._clock = clock
         self.unreachable_after_s = unreachable_after_s
-        self._heard_s: dict[str, float] = {}
-        self._reached_s: dict[str, float] = {}
-        self._ready: set[str] = set()
-        self._problems: dict[str, str] = {}
-        """The reasons why the last questions to the admin addresses of members failed."""
+        self._contacts: dict[str, _Contact] = {}
         self._was_heard: set[str] = set()
-        self._logged_problems: dict[str, str] = {}
         self._callbacks: list[Callable[[], None]] = []
         self._view: View | None = None
         self._members = {row.name: member for row in replicated.list(KIND) if (member := _read(row)) is not None}
@@ -327,10 +341,12 @@ class Members:
                 is_self=name == self._own_name,
                 is_heard=self.is_heard(name),
                 is_reachable=self.is_reachable(name),
-                problem="" if self.is_reachable(name) else self._problems.get(name, ""),
-                silent_ms=round((now_s - heard_s) * 1000) if (heard_s := self._heard_s.get(name)) is not None else None,
+                problem="" if self.is_reachable(name) else contact.problem,
+                silent_ms=round((now_s - contact.heard_s) * 1000) if contact.was_heard else None,
             )
-            for name, member in sorted(self._members.items())
+            for name, member, contact in (
+                (name, member, self._contact(name)) for name, member in sorted(self._members.items())
+            )
         ]
 
     def routed(self) -> list[Member]:
@@ -344,7 +360,7 @@ class Members:
         return [
             member
             for name, member in sorted(self._members.items())
-            if name != self._own_name and (self.is_heard(name) or (is_new_here and name not in self._heard_s))
+            if name != self._own_name and (self.is_heard(name) or (is_new_here and not self._contact(name).was_heard))
         ]
 
     def others(self) -> list[Member]:
@@ -355,35 +371,36 @@ class Members:
 
     def is_reachable(self, name: str) -> bool:
         """Return whether a member answered recently at its admin address; this member always counts as reachable."""
-        return name == self._own_name or self._is_recent(self._reached_s.get(name))
+        return name == self._own_name or self._is_recent(self._contact(name).reached_s)
 
     def is_heard(self, name: str) -> bool:
         """Return whether a member answered recently at any address: its clients can still be served there."""
-        return name == self._own_name or self._is_recent(self._heard_s.get(name))
+        return name == self._own_name or self._is_recent(self._contact(name).heard_s)
 
-    def _is_recent(self, at_s: float | None) -> bool:
-        return at_s is not None and self._clock.monotonic_s() - at_s < self.unreachable_after_s
+    def _contact(self, name: str) -> _Contact:
+        return self._contacts.get(name) or _Contact()
+
+    def _is_recent(self, at_s: float) -> bool:
+        return self._clock.monotonic_s() - at_s < self.unreachable_after_s
 
     @property
     def is_another_ready(self) -> bool:
         """Return whether another member has said recently that it is ready."""
-        return any(map(self.is_heard, self._ready))
+        return any(contact.is_ready and self._is_recent(contact.heard_s) for contact in self._contacts.values())
 
     def heard(self, name: str, address: str, *, is_ready: bool) -> None:
         """Note that a member has answered at an address, which may be another one than its admin address."""
-        self._heard_s[name] = self._clock.monotonic_s()
-        if is_ready:
-            self._ready.add(name)
-        else:
-            self._ready.discard(name)
+        contact = self._contacts.setdefault(name, _Contact())
+        contact.heard_s, contact.is_ready = self._clock.monotonic_s(), is_ready
         if address == self.admin_address(name):
-            self._reached_s[name] = self._heard_s[name]
+            contact.reached_s = contact.heard_s
 
     def tried(self, address: str, answered: str | None, problem: str) -> None:
         """Note how a question to an address ended: which member answered there, or why none did."""
         for name in self.others_at(address):
             is_another = not problem and answered != name
-            self._problems[name] = f"{address}: member {answered} answers there" if is_another else problem
+            contact = self._contacts.setdefault(name, _Contact())
+            contact.problem = f"{address}: member {answered} answers there" if is_another else problem
 
     def notice(self) -> None:
         """Log which members have become reachable or unreachable since the last call, and which cannot be called."""
@@ -399,15 +416,15 @@ class Members:
 
     def _log_problem(self, name: str, address: str) -> None:
         """Log once per reason that a member answers, but not at the address where it is called."""
-        is_at_another = self._heard_s[name] > self._reached_s.get(name, -math.inf)
-        problem = self._problems.get(name, "") if is_at_another else ""
-        if problem == self._logged_problems.get(name, ""):
+        contact = self._contacts[name]  # it was heard of
+        problem = contact.problem if contact.heard_s > contact.reached_s else ""
+        if problem == contact.logged_problem:
             return
         if problem:
             log.warning("a member answers, but not at its admin address", member=name, address=address, reason=problem)
         else:
             log.info("a member answers at its admin address again", member=name, address=address)
-        self._logged_problems[name] = problem
+        contact.logged_problem = problem
 
     def changed(self, rows: Iterable[SharedRow]) -> None:
         """Take over rows of members that other members have changed."""
@@ -419,7 +436,7 @@ class Members:
                 self._members[row.name] = member
             elif row.value is None:
                 self._members.pop(row.name, None)
-                self._drop(row.name)
+                self._contacts.pop(row.name, None)
         self._look_at_own()
         self._tell_changed()
 
@@ -442,14 +459,9 @@ class Members:
             raise Forbidden(f"{name} is reachable: stop that broker first")
         self._replicated.remove(KIND, name)
         del self._members[name]
-        self._drop(name)
+        self._contacts.pop(name, None)
         log.info("member removed", member=name)
         self._tell_changed()
-
-    def _drop(self, name: str) -> None:
-        for known in (self._heard_s, self._reached_s, self._problems, self._logged_problems):
-            known.pop(name, None)
-        self._ready.discard(name)
 
     def seen(self, name: str) -> SeenMember:
         """Return one member as this one sees it. Raises NoSuchMember."""

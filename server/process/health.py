@@ -52,7 +52,7 @@ class Health:
     sends_refused: str = ""
     serves_early: str = ""
     replica: Mapping[str, object] = field(default_factory=dict)
-    """This says which role the process has among the copies of its store, and how far it is; empty without copies."""
+    """The mapping says the role among the copies of the store, and the lag. It is empty without copies."""
 
     @property
     def is_ready(self) -> bool:

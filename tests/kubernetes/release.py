@@ -159,9 +159,9 @@ class Release:
         """Return the output of a command of the broker's own pod. Raises Failed."""
         return self.cluster.exec(pod, "quarry", *words, namespace=self.namespace, container="broker")
 
-    def members(self) -> list[Object]:
+    def members(self, pod: str = f"{NAME}-0") -> list[Object]:
         """Return the members of the cluster as one of them sees them."""
-        return [json.loads(line) for line in self.quarry("cluster", "members", "--json").splitlines()]
+        return [json.loads(line) for line in self.quarry("cluster", "members", "--json", pod=pod).splitlines()]
 
     def wait_for_members(self, count: int) -> None:
         """Wait until so many members are reachable."""
@@ -173,9 +173,9 @@ class Release:
         except Failed:
             return 0
 
-    def is_reachable(self, member: str) -> bool:
-        """Return whether the others reach a member."""
-        return any(each["name"] == member and each["reachable"] for each in self.members())
+    def is_reachable(self, member: str, asked: str = f"{NAME}-0") -> bool:
+        """Return whether a member reaches another one."""
+        return any(each["name"] == member and each["reachable"] for each in self.members(asked))
 
     def unread(self, pod: str) -> int:
         """Count the messages of a member that the clients' consumer groups have not acknowledged."""
@@ -216,12 +216,6 @@ class Release:
     def address_of(self, pod: str) -> str:
         """Return the IP address of a pod."""
         return str(self.cluster.get("pod", pod, self.namespace)["status"]["podIP"])
-
-    def restart_by_hand(self) -> None:
-        """Restart one pod after the other, the next one as soon as all members are reachable."""
-        for pod in self.pods:
-            self.delete_pod(pod)
-            self.wait_for_members(self.replicas)
 
     def create_topics(self) -> None:
         """Create the topics and consumer groups of the clients."""
@@ -325,6 +319,17 @@ class Release:
 
 
 @contextmanager
+def three_shards(cluster: Cluster, namespace: str) -> Iterator[Release]:
+    """Install three shards with their topics in a namespace of their own, for the tests of a module."""
+    with cluster.namespace(namespace):
+        made = Release(cluster, namespace)
+        made.secret("quarry-cluster", {"cluster.key": new_key()})
+        made.install({"replicas": 3})
+        made.create_topics()
+        yield made
+
+
+@contextmanager
 def _running(processes: Sequence[tuple[Client, subprocess.Popen[str]]]) -> Iterator[list[Result]]:
     results: list[Result] = []
     with ExitStack() as stack:
@@ -366,7 +371,7 @@ def no_producer_stops(results: Sequence[Result]) -> None:
     (free,) = (each for each in results if each.client == GRPC.name)
     assert free.longest_pause_s <= pause_max_s(), results
     # retries of this client take the next queue, whatever failed before: a few sends meet the same member three times
-    assert free.refused <= free.acknowledged / 100, results
+    assert free.refused <= free.acknowledged / 20, results
 
 
 def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> Object:

@@ -91,7 +91,7 @@ def phase(release: Release) -> str:
 
 
 def test_backup_to_an_object_store_and_back(release: Release, table: Table) -> None:
-    """All messages that were sent before the backup are there after the restore, also when the store was lost."""
+    """Messages that were sent before the backup are there after the restore, also when the store was lost."""
     cluster, namespace = release.cluster, release.namespace
     cluster.apply(*object_store(CLIENTS))
     cluster.wait_for_pods(CLIENTS, STORE)

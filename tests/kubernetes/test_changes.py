@@ -13,18 +13,23 @@ from tests.deploy.manifests import CHART, ROOT
 from tests.kubernetes import images
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.namespaces import wait_until
-from tests.kubernetes.release import GROUPS, GRPC, NAME, Release, new_key, no_producer_stops, nothing_is_lost
+from tests.kubernetes.release import (
+    GROUPS,
+    GRPC,
+    NAME,
+    Release,
+    new_key,
+    no_producer_stops,
+    nothing_is_lost,
+    three_shards,
+)
 from tests.kubernetes.table import Table
 
 
 @pytest.fixture(scope="module")
 def shards(cluster: Cluster) -> Iterator[Release]:
     """A release that the tests of this module change; each brings it into the state that it needs."""
-    with cluster.namespace("shards") as namespace:
-        made = Release(cluster, namespace)
-        made.secret("quarry-cluster", {"cluster.key": new_key()})
-        made.install({"replicas": 3})
-        made.create_topics()
+    with three_shards(cluster, "shards") as made:
         yield made
 
 
@@ -77,6 +82,7 @@ def test_rolling_restart(shards: Release, table: Table) -> None:
 
 
 def test_values_change(shards: Release, table: Table) -> None:
+    shards.change({"replicas": 2})
     hours = 25 + int(float(shards.setting("expiry.retention_hours")))
     began_s = time.monotonic()
     with shards.flows() as results:
@@ -94,7 +100,8 @@ def test_change_of_the_key_of_the_cluster(shards: Release, table: Table) -> None
     with shards.flows() as results:
         for keys in ([old, new], [new, old], [new]):
             shards.secret("quarry-cluster", {"cluster.key": "\n".join(keys)})
-            shards.restart_by_hand()
+            shards.restart()
+            shards.wait_for_members(2)
     table.add("change of the cluster's key", results, time.monotonic() - began_s)
     nothing_is_lost(results)
     known = shards.cluster.exec(f"{NAME}-1", "cat", "/run/quarry/cluster.key", namespace=shards.namespace)

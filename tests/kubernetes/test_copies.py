@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from quarry_mq.store.security.sealer import new_key
 from tests.kubernetes.cluster import Node
 from tests.kubernetes.namespaces import wait_until
-from tests.kubernetes.release import GRPC, REMOTING, Release, Result
+from tests.kubernetes.release import GRPC, REMOTING, Release, Result, new_key
 from tests.kubernetes.table import Table
 
 PROMOTED_AFTER_S = 10
@@ -24,7 +23,7 @@ MESSAGE_BYTES = 300
 def install(release: Release, *, promotes: bool, storage_class: str = "") -> None:
     """Install two shards with copies, one of each on each node."""
     for name in ("cluster", "replication"):
-        release.secret(f"quarry-{name}", {f"{name}.key": new_key().decode()})
+        release.secret(f"quarry-{name}", {f"{name}.key": new_key()})
     release.install(
         {
             "replicas": 2,

@@ -10,7 +10,7 @@ import pytest
 
 from tests.kubernetes.cluster import READY_TIMEOUT_S, Cluster
 from tests.kubernetes.namespaces import Failed, wait_until
-from tests.kubernetes.release import CLIENTS_OF_A_CASE, NAME, Release, new_key, no_producer_stops, nothing_is_lost
+from tests.kubernetes.release import CLIENTS_OF_A_CASE, NAME, Release, no_producer_stops, nothing_is_lost, three_shards
 from tests.kubernetes.table import Table
 
 SETTLED_S = 15
@@ -20,11 +20,7 @@ SETTLED_S = 15
 @pytest.fixture(scope="module")
 def shards(cluster: Cluster) -> Iterator[Release]:
     """Three shards on two nodes; each test leaves them as it found them."""
-    with cluster.namespace("failures") as namespace:
-        made = Release(cluster, namespace)
-        made.secret("quarry-cluster", {"cluster.key": new_key()})
-        made.install({"replicas": 3})
-        made.create_topics()
+    with three_shards(cluster, "failures") as made:
         yield made
 
 
@@ -77,7 +73,7 @@ def test_drain_of_a_node(shards: Release, table: Table) -> None:
 
 
 def test_stop_of_a_kubelet(shards: Release, table: Table) -> None:
-    """Pods of a node without a kubelet serve on for a minute, and are replaced when the kubelet is back."""
+    """Pods that nobody looks after serve on, and are replaced when the kubelet is back."""
     node = shards.cluster.node(1)
     left_alone = on(shards, node.name)
     assert left_alone
@@ -95,6 +91,27 @@ def test_stop_of_a_kubelet(shards: Release, table: Table) -> None:
             wait_until(partial(is_replaced, shards, pod, before[pod]), f"{pod} is replaced", READY_TIMEOUT_S)
         shards.cluster.wait_for_pods(shards.namespace, *shards.pods)
     table.add("stop of a kubelet", results, time.monotonic() - began_s)
+    nothing_is_lost(results)
+
+
+def test_cut_of_a_network(shards: Release, table: Table) -> None:
+    """A node that nobody reaches has its shards for itself until the network is back; the others go on."""
+    node = shards.cluster.node(1)
+    cut_off = on(shards, node.name)
+    assert cut_off
+    (asked, *_) = (pod for pod in shards.pods if pod not in cut_off)
+    began_s = time.monotonic()
+    with shards.flows() as results:
+        node.cut_network()
+        try:
+            wait_until(lambda: not shards.is_reachable(cut_off[0], asked), "the others notice")
+            wait_until(lambda: not node.is_ready(), "the node is lost")
+        finally:
+            node.restore_network()
+        wait_until(node.is_ready, "the node is back")
+        shards.cluster.wait_for_pods(shards.namespace, *shards.pods)
+        wait_until(lambda: all(shards.is_reachable(pod, asked) for pod in shards.pods), "all members are reachable")
+    table.add("cut of a node's network", results, time.monotonic() - began_s)
     nothing_is_lost(results)
 
 

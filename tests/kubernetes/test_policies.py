@@ -62,7 +62,7 @@ def test_who_reaches_what(release: Release) -> None:
 
 
 def test_hard_spread_keeps_shards_on_different_nodes(release: Release) -> None:
-    """The third shard of three on two nodes waits until there is a node without another one."""
+    """The third of three shards on two nodes waits until there is a node without another one."""
     release.secret("quarry-cluster", {"cluster.key": new_key()})
     release.install({"replicas": 3, "spread": "hard"}, is_complete=False)
     wait_until(lambda: len(scheduled(release)) == 2 and len(phases(release, "Pending")) == 1, "two of three pods run")

@@ -17,10 +17,11 @@ from lightkube.resources.events_v1 import Event
 from lightkube.types import PatchType
 
 from quarry_mq.cli.operator.broker import Broker
-from quarry_mq.cli.operator.kubernetes import Kubernetes
+from quarry_mq.cli.operator.kubernetes import Kubernetes, Pod
 from quarry_mq.cli.operator.loop import Operator, Stats
 from quarry_mq.cli.operator.process import reconcilers
 from quarry_mq.cli.operator.resources import GROUP, READY, VERSION, Kind, Resource
+from quarry_mq.cli.operator.shards import Wanted
 from quarry_mq.client.admin import AsyncAdminClient
 from quarry_mq.client.aio import AsyncMessagingClient
 from quarry_mq.client.endpoint import Endpoint
@@ -52,7 +53,7 @@ class Bench:
     async def operating(self, clock: Clock | None = None) -> AsyncIterator[None]:
         """Run an operator while the block runs."""
         kubernetes = Kubernetes(self.client)
-        known = reconcilers(Broker(self.admin), kubernetes, clock or SystemClock(), self._own_user)
+        known = reconcilers(Broker(self.admin), kubernetes, clock or SystemClock(), self._own_user, _silent)
         operator = Operator(kubernetes, known, clock=SystemClock(), stats=self.stats, sweep_s=SWEEP_S)
         running = asyncio.create_task(operator.run())
         try:
@@ -155,6 +156,10 @@ class Bench:
         return await self.admin.call(method, request)
 
 
+async def _silent(_pod: Pod, _wanted: Wanted) -> None:
+    """Answer for pods, of which there are none."""
+
+
 def _ready(resource: Resource) -> tuple[object, object]:
     condition = resource.condition(READY)
     return condition.get("status"), condition.get("observedGeneration")
@@ -173,9 +178,9 @@ async def opened(client: AsyncClient, address: str, own_user: str | None = None)
         await client.close()
 
 
-async def send(endpoint: str, topic: str, **more: object) -> None:
+async def send(endpoint: str, topic: str, **more: Any) -> None:
     async with AsyncMessagingClient(Endpoint(endpoint)) as client:
-        await client.send(OutgoingMessage(topic=topic, body=b"one", **more))  # type: ignore[arg-type]
+        await client.send(OutgoingMessage(topic=topic, body=b"one", **more))
 
 
 async def consume(endpoint: str, topic: str, group: str) -> None:

@@ -15,7 +15,7 @@ from quarry_mq.cli.online.topics.topics import PermissionName, TopicTypeName
 from quarry_mq.cli.operator import resources
 from quarry_mq.cli.operator.declarations import declared, users
 from quarry_mq.cli.operator.process import reconcilers
-from quarry_mq.cli.operator.resources import ACCESS_RULE, CONSUMER_GROUP, SHARD_SET, TOPIC, USER, Kind
+from quarry_mq.cli.operator.resources import ACCESS_RULE, CONSUMER_GROUP, MIGRATION, SHARD_SET, TOPIC, USER, Kind
 from quarry_mq.protocol import names
 from quarry_mq.protocol.lite_attributes import EXPIRATION_MAX_MINUTES, NUMBER_MAX
 from quarry_mq.store.metadata.groups import ATTEMPTS_MAX, BACKOFF_MS_MAX, BACKOFF_STEPS_MAX
@@ -27,6 +27,7 @@ from tests.deploy.manifests import CHART, DEPLOY, manifests
 from tests.operator.definitions import DEFINITIONS, schema_of
 
 KINDS = (TOPIC, CONSUMER_GROUP, USER, ACCESS_RULE)
+ALL_KINDS = (*KINDS, SHARD_SET, MIGRATION)
 
 
 def spec_of(kind: Kind) -> dict[str, Any]:
@@ -41,12 +42,12 @@ def properties(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[st
 
 
 def test_there_is_a_definition_and_a_reconciler_for_each_kind() -> None:
-    assert set(DEFINITIONS) == {each.plural for each in (*KINDS, SHARD_SET)}
+    assert set(DEFINITIONS) == {each.plural for each in ALL_KINDS}
     anything: Any = None
-    assert [each.kind for each in reconcilers(anything, anything, anything, None)] == list(KINDS)
+    assert [each.kind for each in reconcilers(anything, anything, anything, None, anything)] == list(ALL_KINDS)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, SHARD_SET], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", ALL_KINDS, ids=lambda kind: kind.name)
 def test_a_definition_is_of_the_group_and_version_of_the_operator(kind: Kind) -> None:
     definition = DEFINITIONS[kind.plural]
     kubernetes_validate.validate(definition, "1.34", strict=True)
@@ -60,7 +61,7 @@ def test_a_definition_is_of_the_group_and_version_of_the_operator(kind: Kind) ->
     assert columns[-3:] == ["Ready", "Reason", "Age"]
 
 
-@pytest.mark.parametrize("kind", [*KINDS, SHARD_SET], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", ALL_KINDS, ids=lambda kind: kind.name)
 def test_every_field_explains_itself(kind: Kind) -> None:
     """`kubectl explain` shows it. Fields of conditions and of the Secret in the status have the usual meaning."""
     silent = [
@@ -76,7 +77,7 @@ def test_policies_and_status_are_the_same_in_all_kinds() -> None:
     defaults = {each.name: spec_of(each)["deletionPolicy"]["default"] for each in KINDS}
     assert defaults == {"Topic": "Retain", "ConsumerGroup": "Retain", "User": "Delete", "AccessRule": "Delete"}
     anything: Any = None
-    for reconciler in reconcilers(anything, anything, anything, None):
+    for reconciler in reconcilers(anything, anything, anything, None, anything)[: len(KINDS)]:
         assert isinstance(reconciler, declared.DeclaredReconciler)
         assert reconciler.deletion_policy_default == defaults[reconciler.kind.name]
     for kind in KINDS:
@@ -132,8 +133,10 @@ def test_the_chart_grants_what_the_operator_needs() -> None:
     assert role == {
         ("", "secrets"): ["get", "create"],
         ("events.k8s.io", "events"): ["create"],
-        (resources.GROUP, "shardsets"): ["get", "list", "watch", "create", "patch"],
-        (resources.GROUP, "shardsets/status"): ["patch"],
+        **{
+            (resources.GROUP, each): ["get", "list", "watch", "create", "patch"] for each in ("shardsets", "migrations")
+        },
+        **{(resources.GROUP, f"{each}/status"): ["patch"] for each in ("shardsets", "migrations")},
         ("", "pods"): ["get", "list", "patch"],
         ("apps", "statefulsets"): ["get"],
         ("apps", "statefulsets/scale"): ["patch"],

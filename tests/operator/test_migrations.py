@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from lightkube.models.core_v1 import (
 )
 
 from quarry_mq.cli.following.files import Report, State
-from quarry_mq.cli.operator import process
+from quarry_mq.cli.operator import migrations, process
 from quarry_mq.cli.operator.kubernetes import MANAGER, Container, Kubernetes, KubernetesFailed, _container
 from quarry_mq.cli.operator.migrations import (
     CAUGHT_UP,
@@ -36,6 +37,7 @@ from quarry_mq.cli.operator.migrations import (
 from quarry_mq.cli.operator.resources import (
     MIGRATION,
     READY,
+    SHARD_SET,
     Outcome,
     Resource,
     new_problems,
@@ -43,11 +45,14 @@ from quarry_mq.cli.operator.resources import (
 )
 from quarry_mq.cli.operator.shards import STORE
 from quarry_mq.protocol.clock import ManualClock, SystemClock
+from tests.deploy.manifests import ROOT
 from tests.e2e.broker import quarry
 from tests.e2e.conftest import StartBroker
 from tests.follower.test_followed_store import SEGMENT_SIZE, log_bytes, send_some
 from tests.following.fake_master import FakeMaster
 from tests.following.test_runs import running, until_reported
+from tests.operator.bench import run
+from tests.operator.conftest import OpenBench
 from tests.operator.definitions import schema_of
 from tests.operator.real_api import RealApi
 from tests.store.test_deletions import opened
@@ -233,6 +238,14 @@ def test_a_cut_over_that_fails_is_told_in_the_command_s_words_and_repeated_when_
         assert (stage.phase, stage.condition()) == ("Failed", ("False", "CutOverFailed"))
         assert stage.message == f"{SETTLED}; to try again, set spec.cutOver to false and then to true"
     assert len(pod.orders) == 1
+    pod.found, containers = {}, pod.found  # its machine is drained
+    stage.look()
+    assert stage.phase == "Following"
+    pod.found = containers
+    pod.change(failure="")  # another process
+    stage.look()
+    assert (stage.condition(), len(pod.orders)) == (("False", "CutOverFailed"), 1)
+    assert SETTLED in stage.message
     stage.want(cutOver=False)
     stage.look()
     assert stage.phase == "CaughtUp"
@@ -240,7 +253,7 @@ def test_a_cut_over_that_fails_is_told_in_the_command_s_words_and_repeated_when_
     stage.want(cutOver=True)
     stage.look()
     assert stage.phase == "CuttingOver", "what failed before is no failure of this order"
-    assert stage.events == ["CutOverFailed", "CaughtUp", "CuttingOver"]
+    assert stage.events == ["CutOverFailed", "Following", "CutOverFailed", "CaughtUp", "CuttingOver"]
 
 
 def test_a_failure_that_nobody_declared_keeps_no_order_back() -> None:
@@ -408,6 +421,15 @@ def test_the_status_is_what_the_definition_describes() -> None:
         assert stage.phase in described["phase"]["enum"]
 
 
+def test_the_page_explains_each_phase_and_reason() -> None:
+    page, source = (ROOT / "docs" / "operator.md").read_text(), Path(migrations.__file__).read_text()
+    section = page.partition("## The release itself")[2].partition("## Rights")[0]
+    rows = set(re.findall(r"^\| `([A-Z]\w+)` \|", section.partition("The phases of")[2], flags=re.MULTILINE))
+    reasons = set(re.findall(r'"((?:[A-Z][a-z]+)+)"', source))
+    assert reasons >= {*migrations.Phase, "BrokerAway"}
+    assert rows == reasons
+
+
 def status(state: ContainerState, before: ContainerState | None = None) -> ContainerStatus:
     return ContainerStatus(
         image="", imageID="", name="follow", ready=False, restartCount=1, state=state, lastState=before
@@ -477,6 +499,24 @@ def test_a_pod_moves_when_it_is_declared(tmp_path: Path, start_broker: StartBrok
     primary.close()
 
 
+def test_the_operator_runs_for_shards_and_migrations_too(open_bench: OpenBench, name: str) -> None:
+    """A release without pods is told in both statuses, and the operator goes on."""
+
+    async def scenario() -> None:
+        async with open_bench() as bench, bench.operating():
+            spec = {"shards": 1, "statefulSets": ["quarry"], "selector": {"a": "b"}}
+            await bench.declare(SHARD_SET, name, spec)
+            await bench.declare(MIGRATION, name, {"pod": "quarry-0"})
+            assert "there is no StatefulSet quarry" in await bench.not_ready(SHARD_SET, name, "Waiting")
+            assert "there is no pod quarry-0" in await bench.not_ready(MIGRATION, name, "Following")
+            await bench.looked(MIGRATION, 2)
+            await bench.looked(SHARD_SET, 2)
+            await bench.delete(MIGRATION, name)
+            await bench.gone(MIGRATION, name)
+
+    run(scenario())
+
+
 def test_what_the_chart_says_is_written_until_kubernetes_takes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -538,4 +578,4 @@ def test_a_cut_over_is_taken_back_only_after_it_failed(real_api: RealApi) -> Non
     changed({"spec": {"maxLagBytes": 5}})
     assert "Unsupported value" in changed({"status": {"phase": "Done"}}, "--subresource=status", is_refused=True)
     columns = real_api.kubectl("get", "migrations").splitlines()[0].split()
-    assert columns == ["NAME", "PHASE", "BEHIND", "READY", "AGE"]
+    assert columns == ["NAME", "PHASE", "BEHIND", "READY", "REASON", "AGE"]

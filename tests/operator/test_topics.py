@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from quarry_mq.cli.operator.kubernetes import Kubernetes
@@ -18,8 +20,8 @@ async def exists(admin: AsyncAdminClient, name: str) -> bool:
     return name in [each.name async for each in admin.topics(name)]
 
 
-async def change_by_hand(bench: Bench, name: str, **fields: object) -> None:
-    await bench.call("AdminService/UpdateTopic", pb.UpdateTopicRequest(name=name, **fields))  # type: ignore[arg-type]
+async def change_by_hand(bench: Bench, name: str, **fields: Any) -> None:
+    await bench.call("AdminService/UpdateTopic", pb.UpdateTopicRequest(name=name, **fields))
 
 
 def test_a_topic_is_made_as_declared(open_bench: OpenBench, name: str) -> None:

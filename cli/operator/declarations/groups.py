@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from quarry_mq.cli.operator.broker import BrokerAway
 from quarry_mq.cli.operator.declarations.declared import DeclaredReconciler, Found, Settings, Waiting
 from quarry_mq.cli.operator.declarations.topics import attribute_settings, attributes
@@ -51,26 +53,12 @@ class GroupReconciler(DeclaredReconciler):
         return Found(settings, group)
 
     async def create(self, resource: Resource, settings: Settings) -> None:
-        request = pb.CreateGroupRequest(
-            name=self.thing(resource),
-            fifo=settings.get("fifo"),
-            max_attempts=settings.get("maxAttempts"),
-            enabled=settings.get("enabled"),
-            customized=_backoff(settings),
-            attributes=attributes(settings),
-        )
+        request = pb.CreateGroupRequest(name=self.thing(resource), **_fields(settings))
         await self.broker.call("AdminService/CreateGroup", request)
 
     async def change(self, resource: Resource, found: Found, changes: Settings) -> None:
         del found
-        request = pb.UpdateGroupRequest(
-            name=self.thing(resource),
-            fifo=changes.get("fifo"),
-            max_attempts=changes.get("maxAttempts"),
-            enabled=changes.get("enabled"),
-            customized=_backoff(changes),
-            attributes=attributes(changes),
-        )
+        request = pb.UpdateGroupRequest(name=self.thing(resource), **_fields(changes))
         await self.broker.call("AdminService/UpdateGroup", request)
 
     async def delete(self, resource: Resource) -> None:
@@ -92,6 +80,13 @@ def _seconds(delay_ms: int) -> int | float:
     return delay_ms // 1000 if delay_ms % 1000 == 0 else delay_ms / 1000
 
 
-def _backoff(settings: Settings) -> pb.CustomizedBackoff | None:
+def _fields(settings: Settings) -> dict[str, Any]:
+    """Return the fields of a request that creates or changes a group."""
     delays = settings.get(DELAYS)
-    return None if delays is None else pb.CustomizedBackoff(delays_ms=[each * 1000 for each in delays])
+    return {
+        "fifo": settings.get("fifo"),
+        "max_attempts": settings.get("maxAttempts"),
+        "enabled": settings.get("enabled"),
+        "customized": None if delays is None else pb.CustomizedBackoff(delays_ms=[each * 1000 for each in delays]),
+        "attributes": attributes(settings),
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from quarry_mq.cli.operator.broker import Broker, CallRefused
 from quarry_mq.cli.operator.declarations.declared import (
@@ -34,13 +34,6 @@ SECRETS_MAX: Final = 2
 """Secrets that a user can have at the broker."""
 
 
-class _Applied(NamedTuple):
-    """The version and the text of a Secret whose text the broker has."""
-
-    version: str
-    text: str
-
-
 class UserReconciler(DeclaredReconciler):
     """Brings users and their secrets to what resources declare.
 
@@ -56,7 +49,7 @@ class UserReconciler(DeclaredReconciler):
         super().__init__(broker, kubernetes)
         self._clock = clock
         self._own_user = own_user
-        self._applied: dict[str, _Applied] = {}  # by the uid of the resource; other changes of a Secret are ignored
+        self._texts: dict[str, str] = {}  # secrets that the broker has, by the uid of the resource
 
     def thing(self, resource: Resource) -> str:
         return str(resource.spec.get("name", resource.name))
@@ -111,7 +104,7 @@ class UserReconciler(DeclaredReconciler):
         await self.broker.call("SecurityService/UpdateUser", request)
 
     async def delete(self, resource: Resource) -> None:
-        self._applied.pop(resource.uid, None)
+        self._texts.pop(resource.uid, None)
         if self.thing(resource) != self._own_user and await self.find(resource) is not None:
             await self.broker.call("SecurityService/DeleteUser", pb.DeleteUserRequest(name=self.thing(resource)))
 
@@ -128,23 +121,21 @@ class UserReconciler(DeclaredReconciler):
         text = self._text(resource, name, secret)
         user = await self.broker.call("SecurityService/GetUser", pb.GetUserRequest(name=self.thing(resource)))
         status = _status(resource, name)
+        current = next((each for each in user.secrets if _is_of(status, each)), None)
         if not self._is_applied(resource, status, secret.version, text):
-            status = {
-                "name": name,
-                "version": secret.version,
-                "number": await self._added(resource, status, user, text),
-            }
+            added = await self._added(resource, status, user, text)
+            status = {"name": name, "version": secret.version, **_of(added)}
             notes.append(
-                Note("SecretApplied", f"The broker has the secret in Secret {name}, as number {status['number']}.")
+                Note("SecretApplied", f"The broker has the secret in Secret {name}, as number {added.number}.")
             )
-        elif status["number"] not in {each.number for each in user.secrets}:
+        elif current is None:
             if is_reported(resource):
                 raise DriftReported(f"secret {status['number']}, that of Secret {name}, was removed at the broker")
-            status = {**status, "number": await self._added(resource, status, user, text)}
+            status = {**status, **_of(await self._added(resource, status, user, text))}
             notes.append(Note(CORRECTED, f"The broker has the secret in Secret {name} again."))
         else:
-            notes += await self._without_previous(resource, status["number"], user)
-        self._applied[resource.uid] = _Applied(secret.version, text)
+            notes += await self._without_previous(resource, current, user)
+        self._texts[resource.uid] = text
         return Outcome(fields={"secret": status}, notes=notes)
 
     async def _generated(self, resource: Resource, name: str) -> Secret:
@@ -163,11 +154,10 @@ class UserReconciler(DeclaredReconciler):
 
     def _is_applied(self, resource: Resource, status: Mapping[str, Any], version: str, text: str) -> bool:
         """Return whether the broker was given this text. The version of a Secret changes with each of its labels."""
-        applied = self._applied.get(resource.uid)
-        return bool(status) and (status["version"] == version or (applied is not None and applied.text == text))
+        return bool(status) and (status["version"] == version or self._texts.get(resource.uid) == text)
 
-    async def _added(self, resource: Resource, status: Mapping[str, Any], user: pb.User, text: str) -> int:
-        """Give the user the secret, and return its number. The one before the current one leaves its place."""
+    async def _added(self, resource: Resource, status: Mapping[str, Any], user: pb.User, text: str) -> pb.Secret:
+        """Give the user the secret, in the place of one before the current one if there are two, and return it."""
         name = self.thing(resource)
         numbers = [each.number for each in user.secrets]
         previous = [each for each in numbers if each < status.get("number", 0)]
@@ -178,17 +168,16 @@ class UserReconciler(DeclaredReconciler):
                 raise Waiting("TooManySecrets", f"user {name} has the secrets {listed}, which is the maximum: {advice}")
             await self._remove(name, previous[0])
         request = pb.AddSecretRequest(name=name, secret=text)
-        answer = await self.broker.call("SecurityService/AddSecret", request)
-        return int(answer.secret.number)
+        answer: pb.AddSecretResponse = await self.broker.call("SecurityService/AddSecret", request)
+        return answer.secret
 
-    async def _without_previous(self, resource: Resource, number: int, user: pb.User) -> list[Note]:
+    async def _without_previous(self, resource: Resource, current: pb.Secret, user: pb.User) -> list[Note]:
         """Remove the other secrets of the user whose time is over."""
         minutes = resource.spec.get("previousSecretMinutes", PREVIOUS_DEFAULT_MINUTES)
-        created_ms = next(each.created_at_ms for each in user.secrets if each.number == number)
         notes = []
         for each in user.secrets:
-            is_kept = each.number == number or (each.number > number and is_reported(resource))
-            end_ms = max(created_ms, each.created_at_ms) + minutes * MINUTE_MS
+            is_kept = each.number == current.number or (each.number > current.number and is_reported(resource))
+            end_ms = max(current.created_at_ms, each.created_at_ms) + minutes * MINUTE_MS
             if not is_kept and self._clock.wall_ms() >= end_ms:
                 await self._remove(user.name, each.number)
                 notes.append(Note("SecretRemoved", f"Secret {each.number} of user {user.name} is not valid any more."))
@@ -207,3 +196,12 @@ def _status(resource: Resource, name: str) -> Mapping[str, Any]:
     """Return what the status says of the Secret of this name; empty if another one, or none, was applied."""
     status: Mapping[str, Any] = resource.status.get("secret") or {}
     return status if status.get("name") == name else {}
+
+
+def _of(secret: pb.Secret) -> dict[str, int]:
+    """Return what the status says of a secret at the broker. A user that was made again has the same numbers again."""
+    return {"number": secret.number, "createdAtMs": secret.created_at_ms}
+
+
+def _is_of(status: Mapping[str, Any], secret: pb.Secret) -> bool:
+    return bool(status) and _of(secret).items() <= status.items()

@@ -19,6 +19,12 @@ app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* The labels that all pods with a broker have. */}}
+{{- define "quarry.brokers" -}}
+{{ include "quarry.selector" . }}
+app.kubernetes.io/component: broker
+{{- end -}}
+
 {{- define "quarry.labels" -}}
 {{ include "quarry.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -81,8 +87,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* The labels of the pods of a stateful set. */}}
 {{- define "quarry.setLabels" -}}
-{{ include "quarry.selector" .root }}
-app.kubernetes.io/component: broker
+{{ include "quarry.brokers" .root }}
 {{- if .root.Values.warmCopies }}
 mq.quarry.io/set: {{ ternary "shards" "copies" (eq .set (include "quarry.name" .root)) }}
 {{- end }}
@@ -106,8 +111,7 @@ mq.quarry.io/set: {{ ternary "shards" "copies" (eq .set (include "quarry.name" .
 
 {{/* The labels of the pods that serve clients. The operator gives the last one to the primary of each shard. */}}
 {{- define "quarry.serving" -}}
-{{ include "quarry.selector" . }}
-app.kubernetes.io/component: broker
+{{ include "quarry.brokers" . }}
 {{- if .Values.warmCopies }}
 mq.quarry.io/role: primary
 {{- end }}

@@ -26,3 +26,12 @@ httpGet:
   scheme: HTTPS
   {{- end }}
 {{- end -}}
+
+{{- define "quarry.pullSecrets" -}}
+{{- with .Values.image.pullSecrets -}}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end -}}
+{{- end -}}
