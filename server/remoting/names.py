@@ -36,6 +36,7 @@ from quarry_mq.server.remoting.wire import (
     text_of,
     topic_route,
 )
+from quarry_mq.server.routing import BrokerIdentity
 from quarry_mq.server.rpc.access import join, publish, read
 from quarry_mq.server.security.credentials import Access
 from quarry_mq.server.settings.broker_settings import BrokerSettings
@@ -120,14 +121,15 @@ class NameService:
         """Return the address of a broker that is alone.
 
         Without `remoting.advertise` clients stay at the address that they dialled; those of another port of this
-        protocol get the broker's.
+        protocol get the broker's, and those of the messaging port what clients by gRPC get there.
         """
         if self._settings.remoting.advertise:
             return self._settings.remoting.advertise
         dialled = Address.parse(call.connection.local)
         if dialled.port in self._ports.values():
             return str(Address(dialled.host, self._ports.get("listen", dialled.port)))
-        return call.connection.local
+        identity = BrokerIdentity.of(self._settings.broker.name, self._settings.network)
+        return str(identity.advertised_to(is_secure=call.connection.is_secure) or dialled)
 
     def _route(self, call: RemotingCall) -> None:
         name = text_of(call.fields, "topic")

@@ -154,6 +154,20 @@ def test_a_route_has_the_address_of_the_broker_whichever_port_is_asked(serve: Se
     serve(test, remoting={"fast_listen": "127.0.0.1:0"})
 
 
+@pytest.mark.parametrize("told", ["", "mq.example.com:31080"])
+def test_a_client_of_the_messaging_port_gets_the_address_that_clients_by_grpc_get(serve: Serve, told: str) -> None:
+    """Behind a port of a machine of Kubernetes, the address that was dialled is that of the pod."""
+
+    async def test(broker: RunningBroker, _client: RemotingClient) -> None:
+        broker.topic("T", queues=1)
+        client = await RemotingClient.connect(broker.endpoint)
+        route = await client.call(105, {"topic": "T"})
+        assert f'"{told or broker.endpoint}"'.encode() in route.body
+        await client.close()
+
+    serve(test, network={"advertise": told} if told else {})
+
+
 def test_a_taken_port_is_left_out_unless_it_was_asked_for(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(broker: RunningBroker, client: RemotingClient) -> None:
         assert "names_listen" not in broker.broker._remoting.listening

@@ -29,8 +29,9 @@ class RemotingSection(Section):
     advertise: AdvertisedAddress | None = Field(
         default=None,
         description="The address of the broker in routes for these clients. Default: the address that the client "
-        "dialled, with the port of `listen` if the client came by `names_listen` or `fast_listen`. In a cluster, "
-        "routes have the addresses at which the members serve gRPC (`network.advertise`).",
+        "dialled, with the port of `listen` if the client came by `names_listen` or `fast_listen`; a client that came "
+        "by `network.listen` gets `network.advertise`, if that is set. In a cluster, routes have the addresses at "
+        "which the members serve gRPC (`network.advertise`).",
     )
 
     @property
