@@ -22,7 +22,10 @@ def restore(
         Path, typer.Argument(metavar="BACKUP", help="A folder of backups (the newest one is used), or one backup.")
     ],
     store: Annotated[
-        Path, typer.Argument(metavar="STORE", help="Directory of the new store; must not exist or be empty.")
+        Path,
+        typer.Argument(
+            metavar="STORE", help="Directory of the new store; must not exist or be empty, unless --set-aside is given."
+        ),
     ],
     *,
     link: Annotated[
@@ -45,6 +48,9 @@ def restore(
     Exit status 1: the backup is damaged, every damaged or missing file is named. 2: the restore could not run. If it is
     interrupted, it leaves nothing that a broker would open.
     """
+    if set_aside:
+        # a directory gets another name under its own one alone, not as `.` or by a link
+        store = store.resolve()
     if dry_run:
         with reporting_errors(backup), shown_progress() as report:
             source, manifest = check_restore(PosixCopyingDisk(), backup, store, report=report, sets_aside=set_aside)
@@ -59,7 +65,7 @@ def restore(
         }
         print_object(planned, as_json=as_json)
         return
-    aside = store.with_name(f"{store.name}.before-{backup_name(SystemClock().wall_ms(), [])}") if set_aside else None
+    aside = store.parent / f"{store.name}.before-{backup_name(SystemClock().wall_ms(), [])}" if set_aside else None
     with reporting_errors(backup), shown_progress() as report:
         done = restore_backup(PosixCopyingDisk(), backup, store, report=report, may_link=link, aside=aside)
     fields: dict[str, object] = {

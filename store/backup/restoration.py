@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -46,7 +47,7 @@ def restore(
     `root/restoring/` until all are there and durable, and no store opens while that folder exists.
 
     `may_link`: files that no broker ever writes get a second name instead of a copy, where the file system allows it.
-    `aside`: where what is at `root` is moved first, the remains of a killed restore, too.
+    `aside`: where what is at `root` is moved first, the remains of a killed restore, too. `root` is no link then.
 
     Raises NotAStore when there is no finished backup or `root` is not empty, StoreDamaged naming what is damaged or
     missing, StoreLocked when a broker runs there, OSError.
@@ -56,7 +57,7 @@ def restore(
     if aside is not None and not _set_aside(disk, paths, aside):
         aside = None
     disk.make_directories(root)
-    lock = _locked(disk, paths)
+    lock = _locked(paths.lock, disk.lock)
     try:
         _require_empty(disk, root)
         linked = _put_aside(disk, source, manifest, paths.restoring, report, may_link=may_link)
@@ -78,13 +79,15 @@ def check_restore(
     disk: CopyingDisk, source: Path, root: Path, *, report: ReportProgress, sets_aside: bool = False
 ) -> tuple[Path, Manifest]:
     """Do the checks of `restore`, before anything is written: every byte of the backup that would be used, and the
-    target, unless what is there is set aside.
+    target.
 
     Raises as `restore` does.
     """
     source = newest_backup(disk, source)
     manifest = read_manifest(disk, source)
-    if not sets_aside:
+    if sets_aside:
+        _require_movable(disk, source, root)
+    else:
         _require_empty(disk, root)
     wrong = damaged_files(disk, source, manifest, report)
     if wrong:
@@ -95,12 +98,12 @@ def check_restore(
     return source, manifest
 
 
-def _locked(disk: CopyingDisk, paths: StorePaths) -> DiskLock:
-    """Take the lock of a store. Raises StoreLocked."""
+def _locked(lock: Path, take: Callable[[Path], DiskLock]) -> DiskLock:
+    """Take the lock of a store, or share it. Raises StoreLocked."""
     try:
-        return disk.lock(paths.lock)
+        return take(lock)
     except BlockingIOError as error:
-        raise StoreLocked(paths.lock, "a broker is running on this directory") from error
+        raise StoreLocked(lock, "a broker is running on this directory") from error
 
 
 def _set_aside(disk: CopyingDisk, paths: StorePaths, aside: Path) -> bool:
@@ -110,7 +113,7 @@ def _set_aside(disk: CopyingDisk, paths: StorePaths, aside: Path) -> bool:
     """
     if not disk.exists(paths.root) or all(entry.name in _MAY_LIE_THERE for entry in disk.list_directory(paths.root)):
         return False
-    lock = _locked(disk, paths)
+    lock = _locked(paths.lock, disk.lock)
     try:
         disk.move(paths.root, aside)
     finally:
@@ -121,13 +124,29 @@ def _set_aside(disk: CopyingDisk, paths: StorePaths, aside: Path) -> bool:
     return True
 
 
+def _require_movable(disk: CopyingDisk, source: Path, root: Path) -> None:
+    """Check that a directory may get another name. Raises NotAStore, StoreLocked."""
+    if source.resolve().is_relative_to(root.resolve()):
+        raise NotAStore(root, f"the backup {source} is in this directory; move the backup to another place first")
+    _require_own_lock(disk, root)
+    lock = StorePaths(root).lock
+    if disk.exists(lock):
+        _locked(lock, disk.lock_shared).release()
+
+
+def _require_own_lock(disk: CopyingDisk, root: Path) -> None:
+    """Check that locking a directory writes into no other one. Raises NotAStore."""
+    lock = StorePaths(root).lock
+    if disk.is_link(lock):
+        raise NotAStore(lock, "this is a link; remove the link first")
+
+
 def _require_empty(disk: CopyingDisk, root: Path) -> None:
     try:
         found = [entry.name for entry in disk.list_directory(root) if entry.name not in _MAY_LIE_THERE]
     except NotADirectoryError:
         raise NotAStore(root, "a file, not a directory") from None
-    if disk.is_link(StorePaths(root).lock):
-        raise NotAStore(StorePaths(root).lock, "this is a link; a store is restored into an empty directory")
+    _require_own_lock(disk, root)
     if "restoring" in found:
         raise NotAStore(root, "an earlier restore did not finish here: empty the directory first")
     if found:

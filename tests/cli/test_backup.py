@@ -120,9 +120,9 @@ def test_a_store_is_set_aside_for_the_restored_one_unless_a_broker_runs_on_it(tm
     (paths.tls / "key.pem").write_text("known to clients")
     words = ("restore", "--set-aside", tmp_path / "backups", root)
     lock = PosixDisk().lock(paths.lock)
-    refused = run(*words)
+    for refused in (run(*words), run(*words, "--dry-run")):
+        assert (refused.exit_code, "a broker is running on this directory" in refused.stderr) == (2, True)
     lock.release()
-    assert (refused.exit_code, "a broker is running on this directory" in refused.stderr) == (2, True)
     assert shown(*words, "--dry-run")[0]["dryRun"] is True
     assert (paths.tls / "key.pem").exists()
 
@@ -136,8 +136,34 @@ def test_a_store_is_set_aside_for_the_restored_one_unless_a_broker_runs_on_it(tm
     # a restore that was killed, and one into a folder that is empty
     paths.restoring.mkdir()
     assert shown(*words)[0]["setAside"] is not None
-    (elsewhere,) = shown(*words[:3], tmp_path / "new")
-    assert elsewhere["setAside"] is None
+    (new,) = shown(*words[:3], tmp_path / "new")
+    assert new["setAside"] is None
+
+
+def test_a_directory_is_not_set_aside_with_the_backup_or_with_a_lock_that_is_a_link(tmp_path: Path) -> None:
+    root, lock = tmp_path / "volume" / "store", StorePaths(tmp_path / "volume" / "store").lock
+    fill(root)
+    shown("backup", root, tmp_path / "volume" / "backups")
+    within = run("restore", "--set-aside", tmp_path / "volume" / "backups", tmp_path / "volume")
+    lock.unlink()
+    lock.symlink_to(tmp_path / "elsewhere")
+    locked = run("restore", "--set-aside", tmp_path / "volume" / "backups", root)
+    for result, words in ((within, "is in this directory"), (locked, "is a link")):
+        assert (result.exit_code, words in result.stderr) == (2, True), result.stderr
+    assert not (tmp_path / "elsewhere").exists()
+    assert verified(root).agrees
+
+
+@pytest.mark.parametrize("name", [".", "../link"])
+def test_a_store_is_set_aside_by_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    root = tmp_path / "store"
+    fill(root)
+    shown("backup", root, tmp_path / "backups")
+    (tmp_path / "link").symlink_to(root)
+    monkeypatch.chdir(root)
+    (restored,) = shown("restore", "--set-aside", tmp_path / "backups", name)
+    assert Path(restored["setAside"]).name.startswith("store.before-2")
+    assert verified(root).agrees
 
 
 def test_a_damaged_backup_leaves_the_store_where_it_is(tmp_path: Path) -> None:
