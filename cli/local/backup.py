@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
-from typing import Annotated, Final
+from typing import Annotated, Final, cast
 
 import grpc
 import typer
@@ -28,6 +29,7 @@ from quarry_mq.store.message import PhysicalOffset
 
 CALL_TIMEOUT_S: Final = 60.0
 RENEWALS_PER_LEASE: Final = 4
+RETRY_S: Final = 1.0
 
 
 def backup(
@@ -42,6 +44,15 @@ def backup(
             "--admin", metavar="HOST:PORT", help="Admin address of the live broker to back up.", show_default=False
         ),
     ] = None,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            min=0,
+            help="With --admin: how long to wait for a broker that does not answer.",
+        ),
+    ] = 0.0,
     copy: Annotated[
         bool,
         typer.Option(
@@ -65,7 +76,7 @@ def backup(
     else:
         if len(paths) != 1:
             raise typer.BadParameter("with --admin only DEST is given: the broker says where its store lies")
-        made = _of_live(admin, paths[0], may_link=not copy)
+        made = _of_live(admin, paths[0], timeout_s=timeout, may_link=not copy)
     for remark in made.remarks:
         say(remark, err=True)
     print_object(_fields(made), as_json=as_json)
@@ -82,12 +93,12 @@ def _of_stopped(store: Path, folder: Path, *, may_link: bool) -> BackupReport:
         return write_backup(PosixCopyingDisk(), plan, folder, clock=SystemClock(), report=report, may_link=may_link)
 
 
-def _of_live(address: str, folder: Path, *, may_link: bool) -> BackupReport:
+def _of_live(address: str, folder: Path, *, timeout_s: float, may_link: bool) -> BackupReport:
     disk = PosixCopyingDisk()
     with (
         reporting_errors(folder),
         admin_port(address) as broker,
-        _point_in_use(broker, address) as (point, lease),
+        _point_in_use(broker, address, timeout_s) as (point, lease),
         shown_progress() as show_progress,
     ):
         _require_apart(point.root, folder)
@@ -142,12 +153,12 @@ class _Lease:
 
 
 @contextmanager
-def _point_in_use(broker: AdminServiceStub, address: str) -> Iterator[tuple[BackupPoint, _Lease]]:
+def _point_in_use(broker: AdminServiceStub, address: str, timeout_s: float) -> Iterator[tuple[BackupPoint, _Lease]]:
     """Give a backup point of the broker, and release it at the end.
 
     If the command is killed, the point's lease expires.
     """
-    made = broker.BeginBackup(pb.BeginBackupRequest(), timeout=CALL_TIMEOUT_S)
+    made = _begun(broker, timeout_s)
     lease = _Lease(broker, address, made)
     try:
         yield (
@@ -166,6 +177,22 @@ def _point_in_use(broker: AdminServiceStub, address: str) -> Iterator[tuple[Back
             broker.EndBackup(pb.EndBackupRequest(name=made.name), timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as error:
             say(f"the backup point of the broker ends with its lease: {refusal(error, address)}", err=True)
+
+
+def _begun(broker: AdminServiceStub, timeout_s: float) -> pb.BackupPoint:
+    """Begin a backup. A broker that does not answer is asked again until the time is over. Raises grpc.RpcError."""
+    until_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            made: pb.BackupPoint = broker.BeginBackup(pb.BeginBackupRequest(), timeout=CALL_TIMEOUT_S)
+        except grpc.RpcError as error:
+            # every error of a call is also that call; the type does not say so
+            is_away = cast("grpc.Call", error).code() is grpc.StatusCode.UNAVAILABLE
+            if not is_away or time.monotonic() + RETRY_S > until_s:
+                raise
+        else:
+            return made
+        time.sleep(RETRY_S)
 
 
 def _require_apart(store: Path, folder: Path) -> None:

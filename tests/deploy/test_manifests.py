@@ -128,7 +128,7 @@ def test_every_named_port_is_one_of_the_pods(these: Manifests) -> None:
     assert {port for port in ports if port != 53} == {*these.ports, *outside}
     for name in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert these.broker[name]["httpGet"]["port"] == "http"
-    # Python takes longer than that to listen, and each probe before is a warning in the events of the pod
+    # a broker does not listen earlier, and a probe before that is a warning in the events of the pod
     assert these.broker["startupProbe"]["initialDelaySeconds"] >= 3
 
 
@@ -172,6 +172,15 @@ def reached(these: Manifests, address: str) -> str:
             if is_port or is_name:
                 return chosen(these, service)
     return ""
+
+
+def test_clients_of_rocketmq_4_are_served_at_the_ports_for_clients(
+    these: Manifests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Services have no port of RocketMQ's own: Quarry's front takes both protocols at each port for clients."""
+    settings = loaded(these, 0, tmp_path, monkeypatch)
+    assert settings.remoting.is_on
+    assert settings.network.front != "grpcio"
 
 
 def test_each_broker_tells_an_address_that_leads_to_itself(
@@ -409,7 +418,7 @@ def test_a_restore_puts_into_a_volume_what_its_backup_has_brought_away() -> None
     backup = these.named("CronJob", "quarry-0-backup")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     assert pod["securityContext"] == backup["securityContext"]
     steps = {each["name"]: each for each in (*pod["initContainers"], *pod["containers"])}
-    assert list(steps) == ["prepare", "fetch", "restore", "clear"]
+    assert list(steps) == ["fetch", "restore", "clear"]
     for step in steps.values():
         assert step["securityContext"] == these.broker["securityContext"]
         assert step["resources"].keys() == {"requests", "limits"}

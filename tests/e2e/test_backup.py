@@ -136,6 +136,21 @@ def test_a_command_that_is_killed_harms_nobody(tmp_path: Path, start_broker: Sta
     assert ids(acked) <= set(drained(broker, tmp_path))
 
 
+def test_a_backup_waits_for_a_broker_that_does_not_answer_yet(tmp_path: Path, start_broker: StartBroker) -> None:
+    """Network policies of Kubernetes refuse the connections of a pod that has just started."""
+    broker = start_broker()
+    broker.stop()
+    backups = tmp_path / "backups"
+    command = [sys.executable, "-m", "quarry_mq.cli.main", "backup", "--admin", broker.admin, str(backups)]
+    with Popen([*command, "--timeout", "60"], cwd=PROJECT, env=clean_environment()) as waiting:
+        refused = quarry(*command[3:], "--timeout", "2")
+        assert (refused.returncode, waiting.poll()) == (2, None)
+        assert "no answer from a broker" in refused.stderr
+        broker.start()
+        assert waiting.wait(60) == 0
+    run("restore", backups, tmp_path / "restored")
+
+
 def test_a_broker_keeps_others_from_reading_its_store_as_a_stopped_one(
     tmp_path: Path, start_broker: StartBroker
 ) -> None:

@@ -115,6 +115,7 @@ class Release:
         self.namespace = namespace
         self.replicas = 1
         self._values: Object = {}
+        self._file = cluster.folder / f"{namespace}.yaml"
 
     @property
     def pods(self) -> list[str]:
@@ -134,9 +135,8 @@ class Release:
         """
         self._values = merged(SMALL, values)
         self.replicas = int(self._values.get("replicas", 1))
-        file = self.cluster.folder / f"{self.namespace}.yaml"
-        file.write_text(yaml.safe_dump(self._values))
-        where = ("--namespace", self.namespace, "--values", file)
+        self._file.write_text(yaml.safe_dump(self._values))
+        where = ("--namespace", self.namespace, "--values", self._file)
         self.cluster.helm("upgrade", "--install", NAME, chart, *where)
         if is_complete:
             self.wait_until_rolled_out()
@@ -205,8 +205,18 @@ class Release:
 
     def run_job(self, source: str, name: str) -> None:
         """Run a job of a CronJob now, and wait until it is complete. Raises Failed, with what the job said."""
+        self.cluster.kubectl("create", "job", name, f"--from={source}", "--namespace", self.namespace)
+        self._wait_for_job(name)
+
+    def restore(self, pod: str) -> None:
+        """Put the newest backup of a pod into its volume by the job of the chart. Raises Failed, as `run_job`."""
+        where = ("--namespace", self.namespace, "--values", self._file)
+        only = ("--set", f"restore.pod={pod}", "--show-only", "templates/restore.yaml", "--validate")
+        self.cluster.kubectl("apply", "--filename=-", text=self.cluster.helm("template", NAME, CHART, *where, *only))
+        self._wait_for_job(f"{pod}-restore")
+
+    def _wait_for_job(self, name: str) -> None:
         where = ("--namespace", self.namespace)
-        self.cluster.kubectl("create", "job", name, f"--from={source}", *where)
         try:
             self.cluster.kubectl("wait", f"job/{name}", "--for=condition=Complete", "--timeout=180s", *where)
         except Failed as late:

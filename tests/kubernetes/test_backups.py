@@ -5,17 +5,13 @@ from __future__ import annotations
 import time
 
 from tests.kubernetes.cluster import CLIENTS, Object
-from tests.kubernetes.images import QUARRY, RCLONE, TOOLS
+from tests.kubernetes.images import RCLONE, TOOLS
 from tests.kubernetes.namespaces import wait_until
 from tests.kubernetes.release import GRPC, NAME, Release
 from tests.kubernetes.table import Table
 
 STORE = "objects"
 BUCKET = "backups"
-RESTORE = """
-mv /var/lib/quarry/store /var/lib/quarry/store-before
-quarry restore /var/lib/quarry/from-backup /var/lib/quarry/store
-"""
 SENT_S = 5
 
 
@@ -41,57 +37,8 @@ def object_store(namespace: str) -> list[Object]:
     ]
 
 
-def restoring_pod(release: Release, claim: str) -> Object:
-    """Return a pod with the image of the broker, a volume of a shard and rclone, as the documentation describes it."""
-    restricted = {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": True,
-    }
-    environment = [{"secretRef": {"name": "quarry-backup"}}]
-    mounts = [{"name": "store", "mountPath": "/var/lib/quarry"}, {"name": "tmp", "mountPath": "/tmp"}]
-    common = {"imagePullPolicy": "Never", "securityContext": restricted, "volumeMounts": mounts}
-    user = {"runAsNonRoot": True, "runAsUser": 10_001, "runAsGroup": 10_001, "fsGroup": 10_001}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "restore", "namespace": release.namespace},
-        "spec": {
-            "restartPolicy": "Never",
-            "securityContext": {**user, "seccompProfile": {"type": "RuntimeDefault"}},
-            "initContainers": [
-                {
-                    "name": "download",
-                    "image": RCLONE,
-                    "args": ["copy", f"store:{BUCKET}/quarry/{NAME}-0", "/var/lib/quarry/from-backup"],
-                    "env": [{"name": "RCLONE_CONFIG", "value": "/tmp/rclone.conf"}],
-                    "envFrom": environment,
-                    **common,
-                }
-            ],
-            "containers": [
-                {
-                    "name": "restore",
-                    "image": QUARRY,
-                    "command": ["sh", "-ec"],
-                    "args": [RESTORE],
-                    **common,
-                }
-            ],
-            "volumes": [
-                {"name": "store", "persistentVolumeClaim": {"claimName": claim}},
-                {"name": "tmp", "emptyDir": {}},
-            ],
-        },
-    }
-
-
-def phase(release: Release) -> str:
-    return str(release.cluster.get("pod", "restore", release.namespace)["status"]["phase"])
-
-
 def test_backup_to_an_object_store_and_back(release: Release, table: Table) -> None:
-    """Messages that were sent before the backup are there after the restore, also when the store was lost."""
+    """After the restore a shard has the messages that were sent before the backup, and no others."""
     cluster, namespace = release.cluster, release.namespace
     cluster.apply(*object_store(CLIENTS))
     cluster.wait_for_pods(CLIENTS, STORE)
@@ -115,14 +62,14 @@ def test_backup_to_an_object_store_and_back(release: Release, table: Table) -> N
     release.run_job(f"cronjob/{NAME}-0-backup", "by-hand")
     stored = release.messages(GRPC.topic)
     assert len(stored) == results[0].acknowledged
+    release.quarry("produce", GRPC.topic, "sent after the backup")
     cluster.kubectl("scale", "statefulset", NAME, "--replicas=0", "--namespace", namespace)
     wait_until(lambda: not cluster.all("pod", namespace, "app.kubernetes.io/component=broker"), "the broker is away")
-    cluster.apply(restoring_pod(release, f"store-{NAME}-0"))
-    wait_until(lambda: phase(release) in {"Succeeded", "Failed"}, "the restore ends")
-    said = cluster.kubectl("logs", "restore", "--all-containers", "--namespace", namespace)
-    assert phase(release) == "Succeeded", said
+    release.restore(f"{NAME}-0")
     cluster.kubectl("scale", "statefulset", NAME, "--replicas=1", "--namespace", namespace)
     release.wait_until_rolled_out()
     table.add("backup to an object store, restore", results, time.monotonic() - began_s)
     assert release.messages(GRPC.topic) == stored
+    folders = cluster.exec(f"{NAME}-0", "ls", "/var/lib/quarry", namespace=namespace, container="broker").split()
+    assert [each.partition("-")[0] for each in folders if each.startswith("store")] == ["store", "store.before"]
     cluster.kubectl("delete", "pod,service", STORE, "--namespace", CLIENTS, "--grace-period=0", "--force")
