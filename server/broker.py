@@ -393,6 +393,10 @@ class Broker:
             self._security.audit.close()
             self._metrics.stop_watching()
 
+    def leave_cluster(self) -> bool:
+        """Give the message groups to the other members before a stop; return whether there are members to take them."""
+        return self.cluster is not None and self.cluster.leave()
+
     async def _listen(self) -> str:
         """Open the messaging ports; return the address of the first, which all clients know."""
         network, tls = self._settings.network, self._certificates.messaging

@@ -79,7 +79,7 @@ def run(settings: BrokerSettings, show_progress: ShowProgress | None = None, *, 
     raise_descriptor_limit()
     plan_here(settings.store.mapped_segments_max)  # before anything is opened
     hold_descriptors()
-    stop = Stop(StopTimes.of(settings.network), SystemClock())
+    stop = Stop(StopTimes.of(settings.network, settings.cluster), SystemClock())
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(
@@ -205,7 +205,7 @@ async def _run(
                 await stop.asked()
                 health.stopping()
                 stop.step("ending calls and background work")
-                await stop.delay()
+                await stop.delay(broker.leave_cluster)
                 supervisor.raise_failure()
         finally:
             stop.step("flushing and closing the store")

@@ -13,6 +13,9 @@ from functools import partial
 from importlib.metadata import version
 from typing import Final, Protocol
 
+import structlog
+
+from quarry_mq.kv import EngineFull
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.server.addresses import Address
 from quarry_mq.server.cluster.handover import Barriers, ConsumedBefore, HandoverRow, OrderedTopics
@@ -30,6 +33,8 @@ from quarry_mq.server.tasks import Supervisor
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.opening.open_store import OpenStore
 from quarry_mq.store.replication import Applied, ReplicatedRows
+
+log = structlog.get_logger(__name__)
 
 SPREAD_TIMEOUT_S: Final = 1.0
 """Seconds that a client waits for members that do not answer.
@@ -175,6 +180,14 @@ class Cluster:
             self.sends.stop()
             self.lite.stop()
             await self.peers.close()
+
+    def leave(self) -> bool:
+        """Give the message groups to the other members before a stop; return whether they take them."""
+        try:
+            return self.members.leave()
+        except EngineFull as error:
+            log.warning("message groups stay here while this member is away", reason=str(error))
+            return False
 
     async def _be_ready(self, health: HealthState) -> None:
         """Become ready, after a delay while another member is; stay so until cancelled."""

@@ -142,7 +142,9 @@ class Handover:
         others = view.others(self._own_name)
         barriers = list(self.state.barriers)
         if self._may_have_come():
-            barriers.append(Barrier(position, tuple(Fence(name, fences[name]) for name in others)))
+            # an empty log holds nothing back, also after its member has left for good
+            wait_for = tuple(Fence(name, fences[name]) for name in others if fences[name])
+            barriers.append(Barrier(position, wait_for))
         # messages on a member that was removed are given up with it
         kept = [_without(each, lambda fence: fence.member not in others) for each in barriers]
         return HandoverState(

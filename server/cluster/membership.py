@@ -159,6 +159,8 @@ class MemberState(StrEnum):
     ACTIVE = "active"
     DRAINING = "draining"
     """A draining member takes no new messages; consumers read it to its end."""
+    STOPPING = "stopping"
+    """A stopping member is about to end. It is like a draining one, and active again when it has started."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -270,6 +272,7 @@ class Members:
     def __init__(self, own_name: str, replicated: ReplicatedRows, clock: Clock, *, unreachable_after_s: float) -> None:
         self._own_name = own_name
         self._own: Member | None = None
+        self._is_leaving = False
         self._announced_s = 0.0
         self._began_s = clock.monotonic_s()
         self._replicated = replicated
@@ -297,16 +300,17 @@ class Members:
         return self.limit_of(self._own_name) is Permission.READ
 
     def limit_of(self, name: str) -> Permission:
-        """Return the most that clients may do at a member, whatever a topic allows: a draining one is only read."""
+        """Return the most that clients may do at a member, whatever a topic allows: one that is not active is read."""
         member = self._members.get(name)
-        return Permission.READ if member is not None and member.state is MemberState.DRAINING else READ_WRITE
+        return READ_WRITE if member is None or member.state is MemberState.ACTIVE else Permission.READ
 
     def announce(self, own: Member) -> None:
-        """Store the addresses of this member. Whether it is draining stays as it was."""
+        """Store the addresses of this member, which is stopping no longer. Whether it is draining stays as it was."""
         self._own = own
         self._announced_s = self._clock.monotonic_s()
         known = self._members.get(own.name)
-        wanted = own if known is None else own.in_state(known.state)
+        is_draining = known is not None and known.state is MemberState.DRAINING
+        wanted = own.in_state(MemberState.DRAINING) if is_draining else own
         if wanted != known or self._replicated.get(KIND, own.name) is None:
             self._put(wanted)
 
@@ -452,6 +456,22 @@ class Members:
             log.info("member changed", member=name, state=state.value)
         return changed
 
+    def leave(self) -> bool:
+        """Give the message groups to the other members, and take no new messages until the next start.
+
+        Return whether it did: others that are away could not confirm that they take the groups. Raises EngineFull.
+        """
+        others = [each for each in self.all() if not each.is_self]
+        own = self._members.get(self._own_name)
+        if own is None or own.state is not MemberState.ACTIVE or not all(each.is_reachable for each in others):
+            return False
+        if not any(each.member.state is MemberState.ACTIVE for each in others):
+            return False
+        self._put(own.in_state(MemberState.STOPPING))
+        self._is_leaving = True
+        log.info("member changed", member=own.name, state=MemberState.STOPPING.value)
+        return True
+
     def remove(self, name: str) -> None:
         """Remove a member that is gone for good. Raises NoSuchMember, Forbidden."""
         self._required(name)
@@ -471,10 +491,12 @@ class Members:
     def _look_at_own(self) -> None:
         """Announce this member again if its replicated row is wrong.
 
-        Other members may still have the row from before this member's disk was lost, or a removal.
+        Other members may still have the row from before this member's disk was lost, or a removal, or a stop.
         """
         own, said = self._own, self._members.get(self._own_name)
-        if own is None or (said is not None and said.in_state(own.state) == own):
+        if own is None or self._is_leaving:
+            return
+        if said is not None and said.state is not MemberState.STOPPING and said.in_state(own.state) == own:
             return
         if self._clock.monotonic_s() - self._announced_s > ANNOUNCE_AGAIN_S:
             log.warning(

@@ -154,7 +154,7 @@ def _application(
                 return answer(_status(now.is_ready), without_places(now.readiness))
             case "/replica":
                 now = health.look()
-                said = {"role": "primary", **now.replica, "serving": now.phase is Phase.READY}
+                said = {"role": "primary", **now.replica, "serving": now.phase in (Phase.READY, Phase.STOPPING)}
                 document = {**said, "state": without_places(now.readiness), "atMs": clock.wall_ms()}
                 return answer(_status(now.is_ready_as_replica), json.dumps(document))
             case _:

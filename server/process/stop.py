@@ -25,7 +25,7 @@ from typing import Final, Self
 import structlog
 
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.server.settings.sections import NetworkSection
+from quarry_mq.server.settings.sections import ClusterSection, NetworkSection
 
 log = structlog.get_logger(__name__)
 
@@ -39,19 +39,21 @@ memory stops them all. The process then prints where each thread is, and its sta
 
 @dataclass(frozen=True, slots=True)
 class StopTimes:
-    """Seconds that the parts of a stop may take."""
+    """Seconds that the parts of a stop may take. `leave_s` is the delay of a member that leaves its cluster."""
 
     delay_s: float
     grace_s: float
     rest_s: float
+    leave_s: float = 0.0
 
     @classmethod
-    def of(cls, network: NetworkSection) -> Self:
-        return cls(network.drain_delay_ms / 1000, network.stop_grace_ms / 1000, network.stop_rest_ms / 1000)
+    def of(cls, network: NetworkSection, cluster: ClusterSection) -> Self:
+        delay_s, leave_s = network.drain_delay_ms / 1000, cluster.leave_delay_ms / 1000
+        return cls(delay_s, network.stop_grace_ms / 1000, network.stop_rest_ms / 1000, max(delay_s, leave_s))
 
     @property
     def total_s(self) -> float:
-        return self.delay_s + self.grace_s + self.rest_s
+        return max(self.delay_s, self.leave_s) + self.grace_s + self.rest_s
 
 
 class Stop:
@@ -104,10 +106,11 @@ class Stop:
         """Return when the stop must not wait for open calls any longer."""
         await self._hastened.wait()
 
-    async def delay(self) -> None:
-        """Return when new calls are to be refused."""
+    async def delay(self, leave: Callable[[], bool]) -> None:
+        """Return when new calls are to be refused. `leave` is called before, and returns whether a cluster is left."""
+        does_leave = self._times.leave_s > 0 and leave()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self.hastened(), self._times.delay_s)
+            await asyncio.wait_for(self.hastened(), self._times.leave_s if does_leave else self._times.delay_s)
 
     def step(self, what: str) -> None:
         """Note what the stop does next, to be logged if that hangs."""

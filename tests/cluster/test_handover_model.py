@@ -79,13 +79,15 @@ class Cluster(RuleBasedStateMachine):
 
     # -- members
 
-    @rule(change=st.sampled_from(("come", "crash", "drain", "activate", "remove")), at=NODE, name=NODE)
+    @rule(change=st.sampled_from(("come", "crash", "leave", "drain", "activate", "remove")), at=NODE, name=NODE)
     def members_change(self, change: str, at: str, name: str) -> None:
         node, other = self.nodes[at], self.nodes[name]
         if change == "come":
             self._come(other)
         elif change == "crash":
             other.is_up = False
+        elif change == "leave":
+            self._set_state(node, node.name, MemberState.STOPPING)
         elif change == "remove":
             self._remove(node, other)
         else:
@@ -93,7 +95,7 @@ class Cluster(RuleBasedStateMachine):
 
     def _come(self, node: Node) -> None:
         if not node.is_up and node.name not in self.removed:
-            if node.name not in node.rows:
+            if node.name not in node.rows or node.rows[node.name][1] is MemberState.STOPPING:
                 self._put(node, node.name, MemberState.ACTIVE)
             node.start()
 

@@ -183,6 +183,68 @@ def test_what_a_member_that_drains_gave_away_waits_for_what_it_holds(
     with_cluster(test)
 
 
+def test_a_member_that_had_nothing_holds_nobody_back_when_it_is_away(with_cluster: WithCluster) -> None:
+    async def test(cluster: BrokerCluster) -> None:
+        await cluster.start("a", "b")
+        await cluster.make_topic()
+        await cluster.settled("a", "b")
+        await cluster.stop("a")
+        await cluster.stop("b")
+        await cluster.start("b")
+        [group] = groups_of("b", ["a", "b"])
+        await send(cluster["b"], group, "1")
+        assert await receive(cluster["b"], polling_s=8) == ["1"]
+
+    with_cluster(test)
+
+
+def test_a_member_that_leaves_before_it_stops_gives_its_groups_to_others_until_it_is_back(
+    with_cluster: WithCluster,
+) -> None:
+    async def test(cluster: BrokerCluster) -> None:
+        await cluster.start("a", "b")
+        await cluster.make_topic()
+        await cluster.settled("a", "b")
+        [moves] = groups_of("b", ["a", "b"])
+        await send(cluster["a"], moves, "1")
+        assert cluster["b"].cluster.leave()
+        await cluster.settled("a")
+        assert members_of(cluster["a"]).seen("b").member.state is MemberState.STOPPING
+        await send(cluster["b"], moves, "2")  # it goes on serving, and forwards
+        await cluster.stop("b")
+        await send(cluster["a"], moves, "3")
+        await cluster.start("b")
+        await cluster.settled("a", "b")
+        assert members_of(cluster["a"]).seen("b").member.state is MemberState.ACTIVE
+        await send(cluster["a"], moves, "4")
+        assert (stored(cluster["a"]), stored(cluster["b"])) == (2, 2)
+        assert await receive(cluster["a"]) == []
+        assert await receive(cluster["b"], polling_s=8) == ["1"]  # 4 waits for what the other member has
+        assert await receive(cluster["a"], polling_s=8) == ["2", "3"]
+        assert await receive(cluster["b"], polling_s=8) == ["4"]
+
+    with_cluster(test)
+
+
+def test_a_member_leaves_only_where_others_can_take_its_groups(with_cluster: WithCluster) -> None:
+    async def test(cluster: BrokerCluster) -> None:
+        await cluster.start("a")
+        assert not cluster["a"].cluster.leave()
+        await cluster.start("b", "c")
+        await cluster.settled("a", "b", "c")
+        await cluster.stop("c")
+        await until(lambda: not members_of(cluster["a"]).is_reachable("c"), "c is away")
+        assert not cluster["a"].cluster.leave()
+        members_of(cluster["a"]).remove("c")
+        members_of(cluster["a"]).set_state("b", MemberState.DRAINING)
+        assert not cluster["a"].cluster.leave()
+        await until(lambda: members_of(cluster["b"]).is_draining, "b knows that it drains")
+        assert not cluster["b"].cluster.leave()
+        assert members_of(cluster["a"]).seen("b").member.state is MemberState.DRAINING
+
+    with_cluster(test)
+
+
 def test_who_is_away_keeps_its_groups_and_sends_wait_for_it(with_cluster: WithCluster) -> None:
     async def test(cluster: BrokerCluster) -> None:
         await cluster.start("a", "b")

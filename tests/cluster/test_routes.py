@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
-from quarry_mq.server.cluster.membership import Member, Members, MemberState
+from quarry_mq.server.cluster.membership import ANNOUNCE_AGAIN_S, Member, Members, MemberState
 from quarry_mq.store.metadata import TopicType
 from tests.replication.members import member
 from tests.rpc.broker import Broker, resource
@@ -136,12 +138,29 @@ def test_calls_for_an_owner_that_is_away_go_to_others_and_all_else_stays() -> No
     assert {name for name, _, _ in after} == {"broker-a", "broker-b"}
 
 
-def test_who_drains_is_read_and_owns_nothing() -> None:
+@pytest.mark.parametrize("state", [MemberState.DRAINING, MemberState.STOPPING])
+def test_who_drains_or_stops_is_read_and_owns_nothing(state: MemberState) -> None:
     seen = Seen("broker-a", "broker-b", kind=TopicType.FIFO)
-    seen.add(Seen.of("broker-b", MemberState.DRAINING))
+    seen.add(Seen.of("broker-b", state))
     *slots, first, second = seen.route()
     assert set(slots) == {("broker-a", 0, "READ_WRITE"), ("broker-a", 1, "READ_WRITE")}
     assert (first, second) == (("broker-b", 0, "READ"), ("broker-b", 1, "READ"))
+
+
+def test_a_member_that_runs_is_not_shown_as_stopping_for_long() -> None:
+    """A member that has lost its disk may hear from others that it stops."""
+    seen = Seen("broker-a", "broker-b")
+    seen.members._put(Seen.of("broker-a", MemberState.STOPPING))
+    seen.members.notice()
+    assert seen.members.seen("broker-a").member.state is MemberState.STOPPING  # the start may be known to others soon
+    seen.clock.advance(ANNOUNCE_AGAIN_S + 1)
+    seen.members.notice()
+    assert seen.members.seen("broker-a").member.state is MemberState.ACTIVE
+    seen.members.heard("broker-b", "broker-b:8082", is_ready=True)
+    assert seen.members.leave()
+    seen.clock.advance(ANNOUNCE_AGAIN_S + 1)
+    seen.members.notice()
+    assert seen.members.seen("broker-a").member.state is MemberState.STOPPING
 
 
 def test_this_member_says_of_itself_that_it_drains() -> None:

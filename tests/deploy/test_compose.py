@@ -52,10 +52,10 @@ def test_ports_are_published_on_this_machine_under_their_own_numbers() -> None:
 
 
 def test_it_has_the_time_that_it_takes_to_stop() -> None:
-    stop = StopTimes.of(IMAGE_SETTINGS.network)
+    stop = StopTimes.of(IMAGE_SETTINGS.network, IMAGE_SETTINGS.cluster)
     given = re.fullmatch(r"(\d+)s", BROKER["stop_grace_period"])
     assert given is not None
-    assert int(given[1]) >= stop.delay_s + stop.grace_s + stop.rest_s + 5
+    assert int(given[1]) >= stop.total_s + 5
 
 
 def test_the_check_of_health_is_green_while_clients_are_served(tmp_path: Path) -> None:

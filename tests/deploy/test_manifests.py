@@ -154,7 +154,7 @@ def reached(these: Manifests, address: str) -> str:
             return pod
     for service in these.all("Service"):
         is_port = port in (each["port"] for each in service["spec"]["ports"])
-        if INDEX_LABEL in pod_label(service) and host == f"{service['metadata']['name']}.quarry.svc.cluster.local":
+        if pod_label(service) and host == f"{service['metadata']['name']}.quarry.svc.cluster.local":
             assert is_port
             return chosen(these, service)
     for ingress in these.all("Ingress"):
@@ -221,10 +221,13 @@ def test_clients_with_tls_are_led_to_a_port_that_speaks_it(
     these: Manifests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = loaded(these, 0, tmp_path, monkeypatch).network
-    outside = [each for each in these.all("Service") if pod_label(each)]
+    of_pods = [each for each in these.all("Service") if {POD_LABEL, INDEX_LABEL} & pod_label(each).keys()]
+    within = [each for each in of_pods if "-shard-" in each["metadata"]["name"]]
+    outside = [each for each in of_pods if each not in within]
     target = "grpc" if network.tls_listen is None else "grpc-tls"
-    targets = {port["targetPort"] for service in outside for port in service["spec"]["ports"]}
-    assert targets <= ({target, "admin"} if these.has_copies else {target})
+    assert all(port["targetPort"] == target for service in outside for port in service["spec"]["ports"])
+    assert all(port["targetPort"] in {"grpc", "admin"} for service in within for port in service["spec"]["ports"])
+    assert not within or {each["spec"].get("type") for each in within} == {None}
     assert (network.tls_listen is None) == (network.tls_advertise is None)
 
 
@@ -243,9 +246,12 @@ def test_the_certificate_is_for_every_name_that_is_told(tmp_path: Path, monkeypa
 def test_a_broker_has_the_time_that_it_takes_to_stop(
     these: Manifests, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop = StopTimes.of(loaded(these, 0, tmp_path, monkeypatch).network)
+    settings = loaded(these, 0, tmp_path, monkeypatch)
+    stop = StopTimes.of(settings.network, settings.cluster)
     assert stop.delay_s > 0
-    assert these.pod["spec"]["terminationGracePeriodSeconds"] >= stop.delay_s + stop.grace_s + stop.rest_s + 5
+    # clients ask for routes every 30 s
+    assert "cluster" not in these.settings or stop.leave_s > 30
+    assert these.pod["spec"]["terminationGracePeriodSeconds"] >= stop.total_s + 5
 
 
 def test_no_probe_waits_for_a_recovery_but_readiness(these: Manifests) -> None:

@@ -77,7 +77,7 @@ def test_metrics_are_where_the_monitor_looks(broker: Broker) -> None:
 def test_the_route_tells_the_name_and_the_address_of_the_pod(broker: Broker) -> None:
     assert told(broker.endpoint, "127.0.0.1:18081") == (
         "quarry-0",
-        "quarry-0.quarry-headless.quarry.svc.cluster.local:8081",
+        "quarry-shard-0.quarry.svc.cluster.local:8081",
     )
 
 
@@ -117,7 +117,7 @@ def test_clients_inside_and_outside_are_told_what_they_can_reach(tmp_path: Path)
         for probe in probes(these):
             assert probe["scheme"] == "HTTPS"
             assert broker.get(probe["path"])[0] == 200
-        inside = ("quarry-1", "quarry-1.quarry-headless.quarry.svc.cluster.local:8081")
+        inside = ("quarry-1", "quarry-shard-1.quarry.svc.cluster.local:8081")
         outside = ("quarry-1", "quarry-1.mq.example.com:8443")
         assert told(broker.endpoint, broker.endpoint) == inside
         assert told(f"127.0.0.1:{outer}", "mq.example.com:8443", tls) == outside

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -75,6 +76,20 @@ def test_liveness_tells_of_a_loop_that_hangs(bench: Bench) -> None:
     assert bench.ask("/healthz")[0] == 503
     bench.health.tick()
     assert bench.ask("/healthz") == (200, "live")
+
+
+def test_a_primary_that_stops_serves_until_its_end(bench: Bench) -> None:
+    """The operator leads clients to the pod that serves."""
+
+    def seen() -> tuple[int, bool]:
+        status, text = bench.ask("/replica")
+        return status, json.loads(text)["serving"]
+
+    assert seen() == (503, False)
+    bench.health.ready()
+    assert seen() == (200, True)
+    bench.health.stopping()
+    assert seen() == (503, True)
 
 
 def test_metrics_are_those_of_the_registry(bench: Bench) -> None:

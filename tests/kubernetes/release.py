@@ -247,7 +247,7 @@ class Release:
     def certificate(self, authority: trustme.CA, *more: str) -> str:
         """Put a new certificate for the names of the documentation into the Secret. Return the certificate."""
         domain = f"{self.namespace}.svc.cluster.local"
-        names = (f"*.{NAME}-headless.{domain}", f"{NAME}-headless.{domain}", f"{NAME}.{domain}", "localhost", *more)
+        names = (f"*.{domain}", f"*.{NAME}-headless.{domain}", "localhost", *more)
         issued = authority.issue_cert(*names)
         certificate = issued.cert_chain_pems[0].bytes().decode()
         entries = {
@@ -329,12 +329,12 @@ class Release:
 
 
 @contextmanager
-def three_shards(cluster: Cluster, namespace: str) -> Iterator[Release]:
-    """Install three shards with their topics in a namespace of their own, for the tests of a module."""
+def some_shards(cluster: Cluster, namespace: str, count: int) -> Iterator[Release]:
+    """Install shards with their topics in a namespace of their own, for the tests of a module."""
     with cluster.namespace(namespace):
         made = Release(cluster, namespace)
         made.secret("quarry-cluster", {"cluster.key": new_key()})
-        made.install({"replicas": 3})
+        made.install({"replicas": count})
         made.create_topics()
         yield made
 

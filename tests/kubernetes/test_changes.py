@@ -21,15 +21,15 @@ from tests.kubernetes.release import (
     new_key,
     no_producer_stops,
     nothing_is_lost,
-    three_shards,
+    some_shards,
 )
 from tests.kubernetes.table import Table
 
 
 @pytest.fixture(scope="module")
 def shards(cluster: Cluster) -> Iterator[Release]:
-    """A release that the tests of this module change; each brings it into the state that it needs."""
-    with three_shards(cluster, "shards") as made:
+    """A release of two members that the tests of this module change; the last one of them adds a member."""
+    with some_shards(cluster, "shards", 2) as made:
         yield made
 
 
@@ -72,17 +72,7 @@ def test_grow_from_one_to_three_and_shrink_to_two(release: Release, table: Table
     no_producer_stops(grown)
 
 
-def test_rolling_restart(shards: Release, table: Table) -> None:
-    shards.change({"replicas": 3})
-    began_s = time.monotonic()
-    with shards.flows() as results:
-        shards.restart()
-    table.add("rolling restart of 3", results, time.monotonic() - began_s)
-    no_producer_stops(results)
-
-
 def test_values_change(shards: Release, table: Table) -> None:
-    shards.change({"replicas": 2})
     hours = 25 + int(float(shards.setting("expiry.retention_hours")))
     began_s = time.monotonic()
     with shards.flows() as results:
@@ -94,7 +84,6 @@ def test_values_change(shards: Release, table: Table) -> None:
 
 def test_change_of_the_key_of_the_cluster(shards: Release, table: Table) -> None:
     """The new key is accepted, then used, then alone; all pods are restarted after each step."""
-    shards.change({"replicas": 2})
     old, new = shards.read_secret("quarry-cluster")["cluster.key"].strip(), new_key().strip()
     began_s = time.monotonic()
     with shards.flows() as results:
@@ -106,6 +95,16 @@ def test_change_of_the_key_of_the_cluster(shards: Release, table: Table) -> None
     nothing_is_lost(results)
     known = shards.cluster.exec(f"{NAME}-1", "cat", "/run/quarry/cluster.key", namespace=shards.namespace)
     assert known.strip() == new
+
+
+def test_rolling_restart(shards: Release, table: Table) -> None:
+    shards.change({"replicas": 3})
+    shards.wait_for_members(3)
+    began_s = time.monotonic()
+    with shards.flows() as results:
+        shards.restart()
+    table.add("rolling restart of 3", results, time.monotonic() - began_s)
+    no_producer_stops(results)
 
 
 def test_upgrade_from_the_commit_before(release: Release, table: Table) -> None:

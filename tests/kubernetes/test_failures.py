@@ -10,7 +10,7 @@ import pytest
 
 from tests.kubernetes.cluster import READY_TIMEOUT_S, Cluster
 from tests.kubernetes.namespaces import Failed, wait_until
-from tests.kubernetes.release import CLIENTS_OF_A_CASE, NAME, Release, no_producer_stops, nothing_is_lost, three_shards
+from tests.kubernetes.release import CLIENTS_OF_A_CASE, NAME, Release, no_producer_stops, nothing_is_lost, some_shards
 from tests.kubernetes.table import Table
 
 SETTLED_S = 15
@@ -20,7 +20,7 @@ SETTLED_S = 15
 @pytest.fixture(scope="module")
 def shards(cluster: Cluster) -> Iterator[Release]:
     """Three shards on two nodes; each test leaves them as it found them."""
-    with three_shards(cluster, "failures") as made:
+    with some_shards(cluster, "failures", 3) as made:
         yield made
 
 

@@ -82,7 +82,7 @@ def test_a_second_signal_ends_the_delay_and_leaves_only_the_rest(bench: Bench) -
     async def test() -> None:
         stop = bench.stop(StopTimes(3_600, 3_600, 0.05))
         stop.told("SIGTERM")
-        delay = asyncio.ensure_future(stop.delay())
+        delay = asyncio.ensure_future(stop.delay(lambda: False))
         hastened = asyncio.ensure_future(stop.hastened())
         await asyncio.sleep(0.01)
         assert not delay.done()
@@ -99,8 +99,21 @@ def test_the_delay_ends_by_itself(bench: Bench) -> None:
         stop = bench.stop(StopTimes(0.05, 3_600, 3_600))
         stop.told("SIGTERM")
         began_s = asyncio.get_running_loop().time()
-        await asyncio.wait_for(stop.delay(), PATIENCE_S)
+        await asyncio.wait_for(stop.delay(lambda: False), PATIENCE_S)
         assert asyncio.get_running_loop().time() - began_s >= 0.04
+
+    asyncio.run(test())
+
+
+def test_a_member_that_leaves_its_cluster_has_a_longer_delay(bench: Bench) -> None:
+    async def test() -> None:
+        stop = bench.stop(StopTimes(3_600, 3_600, 3_600, leave_s=0.05))
+        stop.told("SIGTERM")
+        await asyncio.wait_for(stop.delay(lambda: True), PATIENCE_S)
+        stays = asyncio.ensure_future(stop.delay(lambda: False))
+        await asyncio.sleep(0.1)
+        assert not stays.done()
+        stays.cancel()
 
     asyncio.run(test())
 
@@ -110,7 +123,7 @@ def test_a_broker_that_failed_does_not_wait_for_load_balancers(bench: Bench) -> 
         stop = bench.stop(LONG)
         stop.failed()
         await asyncio.wait_for(stop.asked(), PATIENCE_S)
-        await asyncio.wait_for(stop.delay(), PATIENCE_S)
+        await asyncio.wait_for(stop.delay(pytest.fail), PATIENCE_S)
 
     asyncio.run(test())
 
@@ -120,7 +133,7 @@ def test_a_broker_that_fails_while_it_waits_for_load_balancers_waits_no_longer(b
         stop = bench.stop(LONG)
         stop.told("SIGTERM")
         stop.failed()
-        await asyncio.wait_for(stop.delay(), PATIENCE_S)
+        await asyncio.wait_for(stop.delay(lambda: False), PATIENCE_S)
 
     asyncio.run(test())
 

@@ -86,7 +86,7 @@ def test_a_broker_without_its_housekeeping_stops_in_good_order(
             "network": {"listen": free, "admin": free, "http": free, "stop_grace_ms": 100},
         }
     )
-    stop = Stop(StopTimes.of(settings.network), SystemClock())
+    stop = Stop(StopTimes.of(settings.network, settings.cluster), SystemClock())
     suppressed = Repeats(0, SystemClock(), lambda _: None)
     with pytest.raises(BrokerFailed, match="its housekeeping ended with RuntimeError: nobody thought of this"):
         asyncio.run(

@@ -35,7 +35,7 @@ function membersTable(view, members, refresh) {
       { title: "Member", cell: (one) => [h("strong", null, one.name), one.isSelf && h("small", null, " (this one)")] },
       {
         title: "State",
-        cell: (one) => (one.state === "draining" ? badge("warn", "draining") : badge("good", one.state)),
+        cell: (one) => badge(one.state === "active" ? "good" : "warn", one.state),
       },
       {
         title: "Reachable",

@@ -174,11 +174,7 @@ function stateOf(member) {
   if (!member.isReachable && !member.isSelf) return badge("bad", "not reachable");
   if (member.overview && member.overview.readiness !== "ready")
     return badge("bad", "not ready", member.overview.readiness);
-  return (
-    { active: badge("good", "active"), alone: badge("good", "alone"), draining: badge("warn", "draining") }[
-      member.state
-    ] ?? badge("info", member.state)
-  );
+  return badge(["active", "alone"].includes(member.state) ? "good" : "warn", member.state);
 }
 
 // gRPC's own words end with the short reason.

@@ -54,6 +54,14 @@ class ClusterSection(Section):
         "meanwhile. Whoever restarts members one after another, and looks at `/readyz`, so gives producers the time to "
         "use this member again. [Why](cluster.md#versions-and-restarts)",
     )
+    leave_delay_ms: int = Field(
+        default=0,
+        ge=0,
+        description="How long a member goes on serving after a stop signal when it gives its message groups to the "
+        "other members, in place of `network.drain_delay_ms`. Clients ask for routes every 30 s, so with 35000 they "
+        "send to others before this member stops. 0: it stops with its groups, and sends of these groups wait for its "
+        "next start. [Why](cluster.md#versions-and-restarts)",
+    )
     tombstone_days: int = Field(
         default=30,
         ge=1,

@@ -8,17 +8,13 @@
 {{- if and .Values.tls.enabled (include "quarry.isOutside" .) -}}true{{- end -}}
 {{- end -}}
 
-{{/* The name within the cluster of the broker of a pod. With copies it is a Service, which leads to the primary. */}}
-{{- define "quarry.podName" -}}
-{{- if .Values.warmCopies -}}
+{{/* The name within the cluster of the broker of a pod: a Service, whose address stays the same when the pod is replaced. */}}
+{{- define "quarry.shardName" -}}
 {{ include "quarry.within" (dict "root" . "service" (printf "%s-shard-$(POD_INDEX)" (include "quarry.name" .))) }}
-{{- else -}}
-$(POD_NAME).{{ include "quarry.within" (dict "root" . "service" (include "quarry.headless" .)) }}
-{{- end -}}
 {{- end -}}
 
-{{- define "quarry.podAddress" -}}
-{{ include "quarry.podName" . }}:8081
+{{- define "quarry.shardAddress" -}}
+{{ include "quarry.shardName" . }}:8081
 {{- end -}}
 
 {{/* The port of load balancers and of the ingress. */}}
@@ -38,7 +34,7 @@ $(POD_NAME).{{ include "quarry.within" (dict "root" . "service" (include "quarry
 {{- define "quarry.anyAddress" -}}
 {{- $advertise := .Values.advertise -}}
 {{- if $advertise.address -}}{{ $advertise.address }}
-{{- else if eq $advertise.kind "pod" -}}{{ include "quarry.podAddress" . }}
+{{- else if eq $advertise.kind "pod" -}}{{ include "quarry.shardAddress" . }}
 {{- else if eq $advertise.kind "node-port" -}}
 {{ $advertise.host | default "$(HOST_IP)" }}:{{ div (int $advertise.nodePort) 10 }}$(POD_INDEX)
 {{- else if ne $advertise.kind "dialled" -}}

@@ -117,6 +117,16 @@ mq.quarry.io/role: primary
 {{- end }}
 {{- end -}}
 
+{{/* The labels of the pod that serves the clients of a shard. */}}
+{{- define "quarry.ofShard" -}}
+{{ include "quarry.serving" .root }}
+{{- if .root.Values.warmCopies }}
+apps.kubernetes.io/pod-index: {{ .index | quote }}
+{{- else }}
+statefulset.kubernetes.io/pod-name: {{ include "quarry.name" .root }}-{{ .index }}
+{{- end }}
+{{- end -}}
+
 {{/* Whether commands in the pod have to speak TLS. */}}
 {{- define "quarry.hasContext" -}}
 {{- if and .Values.tls.enabled .Values.tls.admin -}}true{{- end -}}

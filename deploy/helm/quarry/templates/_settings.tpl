@@ -48,6 +48,7 @@ cluster:
   dns: {{ include "quarry.within" (dict "root" . "service" (include "quarry.membersService" .)) }}:8082
   key_file: /run/quarry/cluster.key
   ready_delay_ms: {{ dig "cluster" "ready_delay_ms" 10000 .Values.settings }}
+  leave_delay_ms: {{ include "quarry.leaveDelay" . }}
   {{- if and $tls.enabled $tls.admin }}
   tls_ca: /etc/quarry-tls/ca.crt
   {{- end }}
@@ -74,6 +75,11 @@ security:
   admin_callers: this-machine
   {{- end }}
 {{- end }}
+{{- end -}}
+
+{{/* Milliseconds that a member serves after it has left its cluster for a stop. */}}
+{{- define "quarry.leaveDelay" -}}
+{{- if include "quarry.isCluster" . }}{{ dig "cluster" "leave_delay_ms" 35000 .Values.settings }}{{ else }}0{{ end -}}
 {{- end -}}
 
 {{/* Whether other pods reach the admin port or the console and nobody is asked who he is. */}}
