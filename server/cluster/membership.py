@@ -459,13 +459,16 @@ class Members:
     def leave(self) -> bool:
         """Give the message groups to the other members, and take no new messages until the next start.
 
-        Return whether it did: others that are away could not confirm that they take the groups. Raises EngineFull.
+        Return whether others have the groups: those that are away could not confirm that they take them. A draining
+        member has given its groups away, but perhaps a moment ago. Raises EngineFull.
         """
         others = [each for each in self.all() if not each.is_self]
         own = self._members.get(self._own_name)
-        if own is None or own.state is not MemberState.ACTIVE or not all(each.is_reachable for each in others):
+        if own is None or not any(each.member.state is MemberState.ACTIVE for each in others):
             return False
-        if not any(each.member.state is MemberState.ACTIVE for each in others):
+        if own.state is MemberState.DRAINING:
+            return True
+        if not all(each.is_reachable for each in others):
             return False
         self._put(own.in_state(MemberState.STOPPING))
         self._is_leaving = True

@@ -239,8 +239,8 @@ def test_a_member_leaves_only_where_others_can_take_its_groups(with_cluster: Wit
         members_of(cluster["a"]).set_state("b", MemberState.DRAINING)
         assert not cluster["a"].cluster.leave()
         await until(lambda: members_of(cluster["b"]).is_draining, "b knows that it drains")
-        assert not cluster["b"].cluster.leave()
-        assert members_of(cluster["a"]).seen("b").member.state is MemberState.DRAINING
+        assert cluster["b"].cluster.leave()  # clients may have routes from before
+        assert members_of(cluster["b"]).seen("b").member.state is MemberState.DRAINING
 
     with_cluster(test)
 
