@@ -26,7 +26,6 @@ from tests.kubernetes.release import (
 )
 from tests.kubernetes.table import Table
 
-
 LEAVES_SOON: Final = {"cluster": {"leave_delay_ms": 5_000}}
 """Settings for cases with many restarts: clients may not have new routes when a member ends."""
 
