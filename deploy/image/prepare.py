@@ -3,6 +3,7 @@
     python prepare.py /var/lib/quarry
     python prepare.py /var/lib/quarry --keys /secrets /run/quarry
     python prepare.py --keys /secrets /run/quarry
+    python prepare.py /var/lib/quarry --reach quarry-0.quarry-headless.quarry.svc.cluster.local:8082
 
 A store in the container's own root file system is gone with the container, and nobody notices before that
 (rocketmq-docker#115). So this ends with status 1, and one line, when the folder is no volume, lies in memory, or cannot
@@ -10,6 +11,9 @@ be written.
 
 Kubernetes makes the files of a Secret readable for the group of the pod, and a broker refuses keys that others than its
 owner may read. So they are copied into a volume in memory, one file each, for the owner only.
+
+Rules of the network take effect for a new pod only some seconds after its start, and until then it reaches nobody. So a
+job waits here until it reaches the broker. If it does not reach it, it goes on, and the next step says why.
 """
 
 from __future__ import annotations
@@ -18,13 +22,17 @@ import argparse
 import os
 import re
 import shutil
+import socket
 import sys
+import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
 IN_MEMORY: Final = frozenset({"tmpfs", "ramfs"})
 WITH_THE_CONTAINER: Final = frozenset({"overlay", "aufs"})
 MOUNTS: Final = Path("/proc/self/mountinfo")
+REACH_TIMEOUT_S: Final = 30.0
+REACH_STEP_S: Final = 0.5
 
 
 class Unfit(Exception):
@@ -97,10 +105,26 @@ def copy_keys(source: Path, target: Path) -> list[str]:
     return [file.name for file in files]
 
 
+def reach(address: str) -> str:
+    """Wait until something listens at an address, given as HOST:PORT. Return what came of it, in one line."""
+    host, _, port = address.rpartition(":")
+    began_s = time.monotonic()
+    while True:
+        waited_s = time.monotonic() - began_s
+        try:
+            with socket.create_connection((host, int(port)), timeout=REACH_STEP_S):
+                return f"{address}: reached after {waited_s:.1f} s"
+        except OSError as error:
+            if waited_s > REACH_TIMEOUT_S:
+                return f"{address}: not reached within {waited_s:.0f} s: {error}"
+        time.sleep(REACH_STEP_S)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Look at the volume of a broker before it starts.")
     parser.add_argument("folder", nargs="?", type=Path, help="where the volume is mounted, if there is one")
     parser.add_argument("--keys", nargs=2, type=Path, metavar=("FROM", "TO"), help="copy keys for their owner only")
+    parser.add_argument("--reach", metavar="HOST:PORT", help="wait until this address can be reached")
     given = parser.parse_args()
     told = []
     try:
@@ -111,6 +135,8 @@ def main() -> int:
             told.append(f"{given.folder}: {mount.kind} on {mount.source}, {free_gib:.1f} GiB free")
         if given.keys:
             told.append(f"keys: {', '.join(copy_keys(*given.keys))}")
+        if given.reach:
+            told.append(reach(given.reach))
     except (Unfit, OSError) as reason:
         print(f"nothing is started: {reason}", file=sys.stderr)
         return 1

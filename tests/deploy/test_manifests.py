@@ -354,8 +354,8 @@ def test_another_text_of_settings_is_another_pod() -> None:
 
 def test_a_backup_runs_beside_its_broker_on_the_same_volume() -> None:
     these = manifests("ingress")
-    assert [each["metadata"]["name"] for each in these.all("CronJob")] == [f"{pod}-backup" for pod in these.pod_names]
-    for pod, job in zip(these.pod_names, these.all("CronJob"), strict=True):
+    for pod in these.pod_names:
+        job = these.named("CronJob", f"{pod}-backup")
         template = job["spec"]["jobTemplate"]["spec"]["template"]
         spec = template["spec"]
         steps = {each["name"]: each for each in (*spec["initContainers"], *spec["containers"])}
@@ -369,6 +369,8 @@ def test_a_backup_runs_beside_its_broker_on_the_same_volume() -> None:
 
         _, options = parsed(steps["backup"]["args"])
         assert reached(these, options["admin"]) == pod
+        command = steps["prepare"]["command"]
+        assert command[command.index("--reach") + 1] == options["admin"]
         (folder,) = options["paths"]
         # the broker says where its store lies, and the command looks there
         store = mount_of(these.broker, these.settings["store"]["directory"])
@@ -383,6 +385,31 @@ def test_a_backup_runs_beside_its_broker_on_the_same_volume() -> None:
             assert f"{store['mountPath']}/{mount['subPath']}" == str(folder)
             assert steps[name]["args"][1:3] == ["/backups", f"store:backups/quarry/{pod}"]
         assert steps["upload"]["args"][3:] == ["--exclude", "/lock", "--exclude", "/*/backup-manifest.json"]
+
+
+def test_a_restore_is_started_by_hand_and_never_runs_beside_its_broker() -> None:
+    these = manifests("ingress")
+    jobs = [f"{pod}-{what}" for pod in these.pod_names for what in ("backup", "restore")]
+    assert [each["metadata"]["name"] for each in these.all("CronJob")] == jobs
+    for pod in these.pod_names:
+        job = these.named("CronJob", f"{pod}-restore")["spec"]
+        assert job["suspend"]
+        template = job["jobTemplate"]["spec"]["template"]
+        spec = template["spec"]
+        (affinity,) = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert affinity["topologyKey"] == "kubernetes.io/os"
+        assert selects(affinity["labelSelector"]["matchLabels"], these.pod, **{POD_LABEL: pod})
+        assert not selects(affinity["labelSelector"]["matchLabels"], template)
+        assert volume(spec, "store")["persistentVolumeClaim"]["claimName"] == f"store-{pod}"
+        (download,), (restore,) = spec["initContainers"], spec["containers"]
+        assert f"store:backups/quarry/{pod}" in download["args"][0]
+        # the folder that is downloaded to is the one that is restored, beside the store
+        folder, mount = mount_of(download, "/restore"), mount_of(restore, "/var/lib/quarry")
+        store = Path(these.settings["store"]["directory"])
+        assert f"cd {mount['mountPath']}\n" in restore["args"][0]
+        assert (
+            f"quarry restore --link {folder['subPath']} {store.relative_to(mount['mountPath'])}" in restore["args"][0]
+        )
 
 
 def test_whoever_may_call_the_admin_port_is_of_this_release(these: Manifests) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
+import socket
 import stat
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -133,3 +137,26 @@ def test_a_pod_without_a_store_gets_keys_alone(tmp_path: Path) -> None:
     done = run("--keys", source, target)
     assert (done.returncode, done.stdout, done.stderr) == (0, "keys: operator.secret\n", "")
     assert stat.S_IMODE((target / "operator.secret").stat().st_mode) == 0o400
+
+
+def test_a_job_waits_until_it_reaches_the_broker(prepare: ModuleType) -> None:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        host, port = listening.getsockname()
+        answer: list[str] = []
+        waiting = threading.Thread(target=lambda: answer.append(prepare.reach(f"{host}:{port}")))
+        waiting.start()
+        time.sleep(1)  # it is refused until somebody listens
+        assert waiting.is_alive()
+        listening.listen()
+        waiting.join(timeout=10)
+    assert re.fullmatch(rf"127\.0\.0\.1:{port}: reached after [1-9]\d*\.\d s", answer[0])
+
+
+def test_a_job_goes_on_without_the_broker(prepare: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next step has the better message."""
+    monkeypatch.setattr(prepare, "REACH_TIMEOUT_S", 0.1)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        assert prepare.reach(address).startswith(f"{address}: not reached within 1 s: ")
