@@ -48,7 +48,7 @@ class Reader:
         self._own = own
         """What pages ask their readers to put in."""
         self._variables: list[str] = []
-        self._folder = folder
+        self.folder = folder
         self.bindings = Bindings()
         programs = folder / "programs"
         programs.mkdir()
@@ -85,7 +85,7 @@ class Reader:
 
     def _write(self, block: Block) -> None:
         name = block.orders.get("file") or block.orders["added"]
-        with (self._folder / name).open("w" if "file" in block.orders else "a") as file:
+        with (self.folder / name).open("w" if "file" in block.orders else "a") as file:
             file.write(_replaced(block.text))
 
     def _type(self, block: Block) -> dict[str, str]:
@@ -107,7 +107,7 @@ class Reader:
 
     def run(self, typed: str) -> str:
         """Return both outputs of a command. Raises Failed, if it fails."""
-        script = "\n".join([f"cd {self._folder}", "exec 2>&1", "set -o pipefail", *self._variables, typed])
+        script = "\n".join([f"cd {self.folder}", "exec 2>&1", "set -o pipefail", *self._variables, typed])
         return self._cluster.within.run(
             "bash", "-ec", script, network="laptop", timeout_s=TIMEOUT_S, environment=self._environment
         )

@@ -1,6 +1,6 @@
-"""What docs/kubernetes.md lets its readers type is typed here, unchanged and in its order.
+"""Tests that type docs/kubernetes.md and docs/operator.md into a cluster, unchanged and in its order.
 
-Blocks that need more than a cluster are marked `not run` on the page, each with its reason, and are counted in
+Blocks that need more than a cluster are marked `not run` on the pages, each with its reason, and are counted in
 tests/documents/table.py.
 """
 
@@ -15,11 +15,13 @@ from typing import Final
 import pytest
 
 from tests.deploy.manifests import ROOT
+from tests.documents.pages import Block, blocks
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.namespaces import Failed
 from tests.kubernetes.reader import Reader, sections
 
 PAGE: Final = ROOT / "docs" / "kubernetes.md"
+OPERATOR: Final = ROOT / "docs" / "operator.md"
 NAMESPACE: Final = "quarry"
 SHARDS: Final = ("quarry-0", "quarry-1", "quarry-2")
 
@@ -70,3 +72,34 @@ def restore_an_older_backup(reader: Reader) -> None:
     reader.follow(PAGE, "Restore")
     reader.run("kubectl wait job/restore-older --for condition=Complete --timeout 5m --namespace quarry")
     assert name[0] in reader.run("kubectl logs job/restore-older --container download --namespace quarry")
+
+
+def test_users_and_custom_resources(reader: Reader) -> None:
+    reader.follow(PAGE, "Secrets", "3. One broker")
+    said = reader.follow(PAGE, "Users")
+    assert any("quarry user create" in typed and "admin" in output for typed, output in said.items())
+    reader.follow(OPERATOR, "Install it", "Topics")
+    for block in declared(OPERATOR):
+        (reader.folder / "declared.yaml").write_text(block.text)
+        reader.run("kubectl apply --namespace quarry --filename declared.yaml")
+    ready = "kubectl wait {} --for condition=Ready --namespace quarry --timeout 2m"
+    for name in ("topic/audit-log", "topic/trial", "consumergroup/billing", "user/billing"):
+        reader.run(ready.format(name))
+    reader.run(ready.format("accessrule/billing-orders accessrule/billing-group"))
+    reader.follow(OPERATOR, "Shards", "What the status says")
+
+
+def declared(page: Path) -> Iterator[Block]:
+    """Yield the blocks of a page with custom resources."""
+    for block in blocks(page):
+        if block.language == "yaml" and block.text.startswith("apiVersion: mq.quarry.io/"):
+            yield block
+
+
+def test_every_block_of_the_pages_for_a_cluster_is_in_a_section_that_is_typed() -> None:
+    """The sections are named above, so a new one must be added there."""
+    source = Path(__file__).read_text()
+    for page in (PAGE, OPERATOR):
+        for heading, found in sections(page).items():
+            if any("elsewhere" in block.orders for block in found):
+                assert f'"{heading}"' in source, heading
