@@ -24,7 +24,6 @@ HELM: Final = "helm.sh/helm/v3/cmd/helm@v3.22.0"
 KUBE_VERSION: Final = "1.34.0"
 RULES: Final = ROOT / "deploy" / "prometheus" / "alerts.yaml"
 RULES_OF_CHART: Final = CHART / "alerts.yaml"
-RESTORE: Final = "templates/restore.yaml"
 OPERATORS: Final = {"cert-manager.io": "cert-manager", "monitoring.coreos.com": "the Prometheus operator"}
 """Who brings the kinds of a group of objects."""
 
@@ -45,10 +44,10 @@ def helm() -> str:
     return os.environ.get("HELM") or str(tool(HELM))
 
 
-def rendered(program: str, variant: Path, *options: str) -> str:
+def rendered(program: str, variant: Path) -> str:
     """What `kubectl apply` is to be given. Raises CalledProcessError."""
     where = ("--namespace", "quarry", "--kube-version", KUBE_VERSION)
-    command = [program, "template", "quarry", str(CHART), "--values", str(variant), *where, *options]
+    command = [program, "template", "quarry", str(CHART), "--values", str(variant), *where]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     needed = [
         f"# Install {each} before you apply this file: it defines kinds of objects here." for each in operators_of(text)
@@ -67,8 +66,6 @@ def all_rendered(program: str) -> Iterator[tuple[str, str]]:
     """Each file of deploy/kubernetes with its text. Raises CalledProcessError."""
     for variant in sorted(VARIANTS.glob("*.yaml")):
         yield variant.name, rendered(program, variant)
-    with_backups = VARIANTS / "ingress.yaml"
-    yield "restore.yaml", rendered(program, with_backups, "--set", "restore.pod=quarry-0", "--show-only", RESTORE)
 
 
 def main() -> None:

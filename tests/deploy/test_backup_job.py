@@ -44,9 +44,9 @@ def _secret(server: S3Server) -> dict[str, str]:
 
 def steps() -> dict[str, Object]:
     """Return the containers of the backup of a pod and of its restore, by name."""
-    backup = manifests("ingress").named("CronJob", f"{POD}-backup")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-    restore = manifests("restore").named("Job", f"{POD}-restore")["spec"]["template"]["spec"]
-    return {each["name"]: each for spec in (backup, restore) for each in (*spec["initContainers"], *spec["containers"])}
+    jobs = (manifests("ingress").named("CronJob", f"{POD}-{name}")["spec"] for name in ("backup", "restore"))
+    specs = (each["jobTemplate"]["spec"]["template"]["spec"] for each in jobs)
+    return {each["name"]: each for spec in specs for each in (*spec["initContainers"], *spec["containers"])}
 
 
 class Pods:
@@ -85,9 +85,10 @@ class Pods:
         self.rclone(*self.arguments(which))
 
     def fetch(self, name: str) -> subprocess.CompletedProcess[str]:
-        *words, script, zero, _, _ = steps()["fetch"]["command"]
+        *words, script, zero, _ = steps()["fetch"]["command"]
         script = re.sub(r" /restore$", f" {self.fetched}", script, flags=re.MULTILINE)
-        return self.run(*words, script, zero, self.target, name)
+        self._environment["BACKUP"] = name
+        return self.run(*words, script, zero, self.target)
 
     def uploaded(self) -> list[str]:
         return sorted(self.rclone("lsf", "--recursive", "--files-only", self.target).split())

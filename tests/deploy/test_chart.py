@@ -82,7 +82,6 @@ def test_helm_finds_no_fault(helm: str) -> None:
         (["advertise.kind=ingress", "advertise.host=mq.example.com"], "needs tls.enabled"),
         (["advertise.kind=load-balancer"], "advertise.host is needed"),
         (["backup.enabled=true"], "backup.destination is needed"),
-        (["restore.pod=quarry-0"], "backup.destination is needed"),
         (
             ["backup.enabled=true", "backup.destination=a:b", "store.accessMode=ReadWriteOncePod"],
             "needs store.accessMode = ReadWriteOnce",

@@ -57,7 +57,7 @@ def loaded(these: Manifests, index: int, folder: Path, monkeypatch: pytest.Monke
 
 
 def test_every_variant_has_its_manifests_and_all_manifests_have_a_variant() -> None:
-    assert sorted(path.stem for path in (DEPLOY / "kubernetes").glob("*")) == sorted([*VARIANTS, "restore"])
+    assert sorted(path.stem for path in (DEPLOY / "kubernetes").glob("*")) == sorted(VARIANTS)
 
 
 def test_kubectl_takes_the_broker_without_a_word(these: Manifests) -> None:
@@ -376,8 +376,8 @@ def test_another_text_of_settings_is_another_pod() -> None:
 
 def test_a_backup_runs_beside_its_broker_on_the_same_volume() -> None:
     these = manifests("ingress")
-    assert [each["metadata"]["name"] for each in these.all("CronJob")] == [f"{pod}-backup" for pod in these.pod_names]
-    for pod, job in zip(these.pod_names, these.all("CronJob"), strict=True):
+    for pod in these.pod_names:
+        job = these.named("CronJob", f"{pod}-backup")
         template = job["spec"]["jobTemplate"]["spec"]["template"]
         spec = template["spec"]
         steps = {each["name"]: each for each in (*spec["initContainers"], *spec["containers"])}
@@ -415,36 +415,6 @@ def test_the_alert_rules_of_the_chart_are_those_of_prometheus() -> None:
     assert rule["metadata"]["labels"] == monitor["metadata"]["labels"]
 
 
-def test_a_restore_puts_into_a_volume_what_its_backup_has_brought_away() -> None:
-    """The pod for it had to be written by hand, with everything that Pod Security asks for."""
-    (job,) = manifests("restore").objects
-    these = manifests("ingress")
-    kubernetes_validate.validate(job, "1.34", strict=True)
-    pod = job["spec"]["template"]["spec"]
-    backup = these.named("CronJob", "quarry-0-backup")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-    assert pod["securityContext"] == backup["securityContext"]
-    steps = {each["name"]: each for each in (*pod["initContainers"], *pod["containers"])}
-    assert list(steps) == ["fetch", "restore", "clear"]
-    for step in steps.values():
-        assert step["securityContext"] == these.broker["securityContext"]
-        assert step["resources"].keys() == {"requests", "limits"}
-    assert volume(pod, "store") == volume(backup, "store")
-    upload = next(each for each in backup["initContainers"] if each["name"] == "upload")
-    assert steps["fetch"]["command"][4:] == [upload["args"][2], ""]
-    assert steps["fetch"]["envFrom"] == upload["envFrom"]
-
-    _, options = parsed(steps["restore"]["args"])
-    store = mount_of(these.broker, these.settings["store"]["directory"])
-    assert mount_of(steps["restore"], str(options["store"])) == store
-    assert options["store"] == Path(these.settings["store"]["directory"])
-    for name in ("fetch", "clear"):
-        mount = mount_of(steps[name], "/restore")
-        assert f"{store['mountPath']}/{mount['subPath']}" == str(options["backup"])
-    assert options["set_aside"]
-    (policy,) = (each for each in these.all("NetworkPolicy") if each["metadata"]["name"] == "quarry-backup")
-    assert selects(policy["spec"]["podSelector"]["matchLabels"], job["spec"]["template"])
-
-
 def test_files_that_need_more_than_kubernetes_say_what_to_install(these: Manifests) -> None:
     """`kubectl apply` said `no matches for kind`, and nothing said whose kind it is."""
     groups = {each["apiVersion"].partition("/")[0] for each in these.objects}
@@ -455,6 +425,36 @@ def test_files_that_need_more_than_kubernetes_say_what_to_install(these: Manifes
         "cert-manager.io/v1",
         "monitoring.coreos.com/v1",
     }
+
+
+def test_a_restore_is_started_by_hand_and_never_runs_beside_its_broker() -> None:
+    these = manifests("ingress")
+    jobs = [f"{pod}-{what}" for pod in these.pod_names for what in ("backup", "restore")]
+    assert [each["metadata"]["name"] for each in these.all("CronJob")] == jobs
+    for pod in these.pod_names:
+        job = these.named("CronJob", f"{pod}-restore")["spec"]
+        assert job["suspend"]
+        template = job["jobTemplate"]["spec"]["template"]
+        spec = template["spec"]
+        (affinity,) = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert affinity["topologyKey"] == "kubernetes.io/os"
+        assert selects(affinity["labelSelector"]["matchLabels"], these.pod, **{POD_LABEL: pod})
+        assert not selects(affinity["labelSelector"]["matchLabels"], template)
+        assert volume(spec, "store")["persistentVolumeClaim"]["claimName"] == f"store-{pod}"
+        kubernetes_validate.validate(these.named("CronJob", f"{pod}-restore"), "1.34", strict=True)
+        steps = {each["name"]: each for each in (*spec["initContainers"], *spec["containers"])}
+        assert list(steps) == ["fetch", "restore", "clear"]
+        backup = these.named("CronJob", f"{pod}-backup")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        upload = next(each for each in backup["initContainers"] if each["name"] == "upload")
+        assert steps["fetch"]["command"][4:] == [upload["args"][2]]
+        _, options = parsed(steps["restore"]["args"])
+        store = mount_of(these.broker, these.settings["store"]["directory"])
+        assert mount_of(steps["restore"], str(options["store"])) == store
+        assert options["store"] == Path(these.settings["store"]["directory"])
+        for name in ("fetch", "clear"):
+            mount = mount_of(steps[name], "/restore")
+            assert f"{store['mountPath']}/{mount['subPath']}" == str(options["backup"])
+        assert options["set_aside"]
 
 
 def test_whoever_may_call_the_admin_port_is_of_this_release(these: Manifests) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
-ORDERS: Final = ("not run", "elsewhere", "file", "first", "outputs")
+ORDERS: Final = ("not run", "elsewhere", "file", "added", "first", "outputs")
 """Comments that direct a block. Any other comment is ignored."""
 
 _FENCE: Final = re.compile(r"^( *)(`{3,})(.*)$")

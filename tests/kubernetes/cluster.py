@@ -16,7 +16,7 @@ from typing import Any, Final
 import trustme
 import yaml
 
-from tests.kubernetes import programs
+from tests.kubernetes import images, programs
 from tests.kubernetes.namespaces import Failed, Namespaces, make_groups, remove_groups, wait_until
 from tests.kubernetes.objects import client_pods, containerd_settings, dns, kubelet_settings, pod_network, storage
 
@@ -302,6 +302,21 @@ class Cluster:
                 self.within.run("sh", "-ec", _importing(layout, node.socket), network=node.name, timeout_s=600)
                 said.write_text(index)
 
+    def add_image(self, image: str, digest: str) -> None:
+        """Let the nodes import an image that few tests need, unless they have it."""
+        archive = self.folder / "image.tar"
+        for node in self.nodes:
+            said = node.folder / f"image-{digest.partition(':')[2][:16]}"
+            if not said.exists():
+                if not archive.exists():
+                    images.buildah(
+                        "push", "--quiet", "--disable-compression", image, f"docker-archive:{archive}:{image}"
+                    )
+                ctr = ("ctr", "--address", node.socket, "--namespace", "k8s.io", "images", "import")
+                self.within.run(*ctr, "--snapshotter", "overlayfs", archive, network=node.name, timeout_s=600)
+                said.touch()
+        archive.unlink(missing_ok=True)
+
     # -- what a test does
 
     def kubectl(self, *words: str | Path, text: str = "", timeout_s: float = READY_TIMEOUT_S) -> str:
@@ -433,7 +448,7 @@ class Cluster:
         try:
             yield name
         finally:
-            self.kubectl("delete", "namespace", name, "--wait=false")
+            self.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
             self.kubectl("delete", "pods", "--all", "--namespace", name, "--grace-period=0", "--force")
 
     def renew_volumes(self) -> None:

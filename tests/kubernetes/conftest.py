@@ -11,8 +11,9 @@ import pytest
 from tests.deploy.manifests import ROOT
 from tests.e2e.languages import locked
 from tests.kubernetes import images, programs
-from tests.kubernetes.cluster import CONTROL_PLANE, Cluster
+from tests.kubernetes.cluster import CLIENTS, CONTROL_PLANE, Cluster
 from tests.kubernetes.namespaces import Namespaces
+from tests.kubernetes.objects import OBJECT_STORE, object_store_pod
 from tests.kubernetes.release import Release
 from tests.kubernetes.table import Table
 
@@ -68,3 +69,14 @@ def release(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Releas
     name = request.node.name.removeprefix("test_").replace("_", "-").partition("[")[0][:40].strip("-")
     with cluster.namespace(name) as namespace:
         yield Release(cluster, namespace)
+
+
+@pytest.fixture
+def object_store(cluster: Cluster) -> Iterator[str]:
+    """Yield the address of an object store that has no bucket yet and takes any key."""
+    cluster.apply(*object_store_pod(CLIENTS))
+    try:
+        cluster.wait_for_pods(CLIENTS, OBJECT_STORE)
+        yield f"http://{OBJECT_STORE}.{CLIENTS}.svc.cluster.local:5000"
+    finally:
+        cluster.kubectl("delete", "pod,service", OBJECT_STORE, "--namespace", CLIENTS, "--grace-period=0", "--force")

@@ -7,6 +7,7 @@
 | `tools:test` | the official Python client, a proxy, an object store: what tests need beside brokers |
 | `rclone:test` | the same files, with the program that uploads backups as the entry point |
 | `localhost/pause:1` | what holds a pod's namespaces |
+| `quarry-spark:test` | Spark with Quarry, by the Dockerfile in deploy/spark; only its own tests build it |
 
 Layers are kept in the cache, so a change of the project's source builds the last layers only.
 """
@@ -34,9 +35,10 @@ QUARRY: Final = "localhost/quarry:test"
 BEFORE: Final = "localhost/quarry:before"
 TOOLS: Final = "localhost/tools:test"
 RCLONE: Final = "localhost/rclone:test"
+SPARK: Final = "localhost/quarry-spark:test"
 
 DOCKERFILE: Final = ROOT / "deploy" / "image" / "Dockerfile"
-IGNORED: Final = DOCKERFILE.with_name("Dockerfile.dockerignore")
+SPARK_DOCKERFILE: Final = ROOT / "deploy" / "spark" / "Dockerfile"
 PYTHON_BASE: Final = "localhost/base-python:1"
 RUST_BASE: Final = "localhost/base-rust:1"
 DEBIAN: Final = "bookworm"
@@ -97,10 +99,10 @@ def commit_before() -> Iterator[Path]:
         yield Path(folder)
 
 
-def source_digest(source: Path) -> str:
+def source_digest(source: Path, dockerfile: Path) -> str:
     """Name the files that a build of the image sees: another content, another name."""
-    total = hashlib.sha256(DOCKERFILE.read_bytes())
-    sent = [line[1:] for line in IGNORED.read_text().splitlines() if line.startswith("!")]
+    total = hashlib.sha256(dockerfile.read_bytes())
+    sent = [line[1:] for line in _ignored(dockerfile).read_text().splitlines() if line.startswith("!")]
     for top in sent:
         for path in sorted([source / top, *(source / top).rglob("*")]):
             if path.is_file() and not {"__pycache__", "target"} & set(path.parts):
@@ -108,16 +110,31 @@ def source_digest(source: Path) -> str:
     return total.hexdigest()[:16]
 
 
+def _ignored(dockerfile: Path) -> Path:
+    return dockerfile.with_name("Dockerfile.dockerignore")
+
+
 def _quarry(source: Path, image: str) -> None:
     """Build the image of a version of the project by the Dockerfile of this one, unless it has been built before."""
-    known = f"localhost/quarry-source:{source_digest(source)}"
+    _build(source, image, DOCKERFILE, PYTHON_IMAGE=PYTHON_BASE, RUST_IMAGE=RUST_BASE)
+
+
+def build_spark() -> str:
+    """Build the image of Spark, if it is missing or older than its source. Return its digest."""
+    _base_of_python()
+    _build(ROOT, SPARK, SPARK_DOCKERFILE, PYTHON_IMAGE=PYTHON_BASE)
+    return digest_of(SPARK)
+
+
+def _build(source: Path, image: str, dockerfile: Path, **arguments: str) -> None:
+    known = f"{image.rpartition(':')[0]}-source:{source_digest(source, dockerfile)}"
     if digest_of(known):
         buildah("tag", known, image)
         return
-    arguments = ("--build-arg", f"PYTHON_IMAGE={PYTHON_BASE}", "--build-arg", f"RUST_IMAGE={RUST_BASE}")
+    given = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
     buildah(
-        *("build", "--layers", "--isolation", "chroot", "--pull-never", *_machine_files(), *arguments),
-        *("--ignorefile", IGNORED, "--file", DOCKERFILE, "--tag", image, "--tag", known, source),
+        *("build", "--layers", "--isolation", "chroot", "--pull-never", *_machine_files(), *given),
+        *("--ignorefile", _ignored(dockerfile), "--file", dockerfile, "--tag", image, "--tag", known, source),
     )
 
 

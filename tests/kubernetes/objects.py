@@ -10,6 +10,7 @@ from tests.kubernetes.images import PAUSE, TOOLS
 
 CNI: Final = Path("/usr/lib/cni")
 DNS: Final = "10.96.0.10"
+OBJECT_STORE: Final = "objects"
 DISKS, LOCAL_DISKS = 40, 15
 """Numbers of volumes: those that any node may use, and those that each node has for itself."""
 
@@ -131,6 +132,14 @@ def _volume(folder: Path, storage_class: str, nodes: list[str]) -> Object:
     return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": folder.name}, "spec": spec}
 
 
+def many_node_volume(folder: Path, namespace: str, claim: str) -> Object:
+    """Return a volume for one claim. Pods on several nodes mount it at once, as with a network file system."""
+    volume = _volume(folder, "disks", ["node1", "node2"])
+    volume["spec"]["accessModes"] = ["ReadWriteMany"]
+    volume["spec"]["claimRef"] = {"namespace": namespace, "name": claim}
+    return volume
+
+
 def client_pods(namespace: str, nodes: Sequence[str], flow: Path) -> list[Object]:
     """A pod for clients on each node: the official Python client, the program of the Go client, and the flow."""
     made: list[Object] = [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}]
@@ -161,3 +170,25 @@ def client_pods(namespace: str, nodes: Sequence[str], flow: Path) -> list[Object
         metadata = {"name": f"client-{node}", "namespace": namespace, "labels": {"app": "client"}}
         made.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     return made
+
+
+def object_store_pod(namespace: str) -> list[Object]:
+    """Return a pod with moto's S3 server, by other people than wrote what uploads, and its Service."""
+    labels = {"app": OBJECT_STORE}
+    container = {
+        "name": OBJECT_STORE,
+        "image": TOOLS,
+        "imagePullPolicy": "Never",
+        "command": ["moto_server", "--host", "0.0.0.0", "--port", "5000"],
+        "readinessProbe": {"tcpSocket": {"port": 5000}, "periodSeconds": 1},
+    }
+    metadata = {"name": OBJECT_STORE, "namespace": namespace, "labels": labels}
+    return [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}},
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": metadata,
+            "spec": {"selector": labels, "ports": [{"port": 5000}]},
+        },
+    ]

@@ -209,27 +209,22 @@ class Release:
         """Return the topics that a broker has."""
         return [json.loads(line)["name"] for line in self.quarry("topic", "list", "--json", pod=pod).splitlines()]
 
-    def messages(self, topic: str) -> dict[str, str]:
-        """Return the bodies of the messages that the first broker has of a topic, by their ids."""
-        lines = self.quarry("browse", topic, "--json", "--limit", "10000").splitlines()
+    def messages(self, topic: str, pod: str = f"{NAME}-0") -> dict[str, str]:
+        """Return the bodies of the messages that a broker has of a topic, by their ids."""
+        lines = self.quarry("browse", topic, "--json", "--limit", "10000", pod=pod).splitlines()
         return {each["messageId"]: each["body"] for each in map(json.loads, lines)}
 
     def run_job(self, source: str, name: str) -> None:
         """Run a job of a CronJob now, and wait until it is complete. Raises Failed, with what the job said."""
         self.cluster.kubectl("create", "job", name, f"--from={source}", "--namespace", self.namespace)
-        self._wait_for_job(name)
+        self.wait_for_job(name)
 
-    def restore(self, pod: str) -> None:
-        """Put the newest backup of a pod into its volume by the job of the chart. Raises Failed, as `run_job`."""
-        where = ("--namespace", self.namespace, "--values", self._file)
-        only = ("--set", f"restore.pod={pod}", "--show-only", "templates/restore.yaml", "--validate")
-        self.cluster.kubectl("apply", "--filename=-", text=self.cluster.helm("template", NAME, CHART, *where, *only))
-        self._wait_for_job(f"{pod}-restore")
-
-    def _wait_for_job(self, name: str) -> None:
+    def wait_for_job(self, name: str) -> None:
+        """Wait until a job is complete. Raises Failed, with what the job said."""
         where = ("--namespace", self.namespace)
         try:
-            self.cluster.kubectl("wait", f"job/{name}", "--for=condition=Complete", "--timeout=180s", *where)
+            words = ("wait", f"job/{name}", "--for=condition=Complete", "--timeout=180s")
+            self.cluster.kubectl(*words, *where, timeout_s=240)
         except Failed as late:
             said = self.cluster.kubectl("logs", f"job/{name}", "--all-containers", "--tail=40", *where)
             raise Failed(f"{late}\n{said}") from late

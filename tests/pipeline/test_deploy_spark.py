@@ -16,6 +16,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 from packaging.requirements import Requirement
@@ -74,7 +75,7 @@ def settings() -> dict[str, str]:
 
 def test_every_file_is_named_and_every_named_file_is_there() -> None:
     (kustomization,) = documents("kustomization.yaml")
-    others = {"kustomization.yaml", "pod-template.yaml"}
+    others = {"kustomization.yaml", "pod-template.yaml", "export-job.yaml"}
     assert {path.name for path in DEPLOY.glob("*.yaml")} == {*kustomization["resources"], *others}
     for link in re.findall(r"\]\(\.\./(deploy/spark/[^)]+)\)", MANUAL):
         assert (ROOT / link).is_file(), link
@@ -118,7 +119,7 @@ def test_driver_and_executors_mount_claimed_volumes_under_the_documented_paths()
 
 def test_nobody_is_root() -> None:
     (pod,) = documents("pod-template.yaml")
-    (user,) = re.findall(r"^USER (\d+)$", DOCKERFILE, flags=re.MULTILINE)
+    (user,) = re.findall(r"^USER (\d+):\d+$", DOCKERFILE, flags=re.MULTILINE)
     assert f"useradd --uid {user} " in DOCKERFILE
     security = pod["spec"]["securityContext"]
     assert security["runAsNonRoot"]
@@ -127,7 +128,7 @@ def test_nobody_is_root() -> None:
 
 
 def test_the_image_has_what_the_project_asks_for() -> None:
-    (python,) = re.findall(r"^FROM python:(\d+\.\d+)-", DOCKERFILE, flags=re.MULTILINE)
+    (python,) = re.findall(r"^ARG PYTHON_IMAGE=python:(\d+\.\d+)-", DOCKERFILE, flags=re.MULTILINE)
     assert python in SpecifierSet(PROJECT["requires-python"])
     (java,) = re.findall(r"openjdk-(\d+)-jre-headless", DOCKERFILE)
     assert int(java) >= VERSION_MINIMUM
@@ -142,7 +143,11 @@ def test_the_image_is_made_of_all_packages_and_of_nothing_else_than_may_be_sent(
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     [package] = wheel["packages"]
     packages = {package, *(each.name for each in (ROOT / package).iterdir() if each.is_symlink())}
-    copied = {word for line in re.findall(r"^COPY (.+) \S+$", DOCKERFILE, flags=re.MULTILINE) for word in line.split()}
+    copied = {
+        word
+        for line in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, flags=re.MULTILINE)
+        for word in line.split()
+    }
     own = {"deploy/spark/entrypoint.sh", "deploy/locks/build.txt", "deploy/locks/spark.txt"}
     assert copied == {"pyproject.toml", PROJECT["readme"], *PROJECT["license-files"], *packages, *own}
     assert all((ROOT / each).exists() for each in copied)
@@ -160,6 +165,26 @@ def test_documented_commands_are_those_of_quarry() -> None:
         assert words[words.index("--properties-file") + 1] == "deploy/spark/spark.properties"
         at = words.index(f"local://{target}")
         assert words[at + 1] in names
+
+
+def test_the_job_on_backups_agrees_with_the_chart_and_the_image() -> None:
+    (job,) = documents("export-job.yaml")
+    kubernetes_validate.validate(job, "1.34", strict=True)
+    values = yaml.safe_load((ROOT / "deploy" / "helm" / "quarry" / "values.yaml").read_text())["backup"]
+    pod = job["spec"]["template"]["spec"]
+    download, export = pod["initContainers"]
+    (upload,) = pod["containers"]
+    assert download["image"] == upload["image"] == values["rcloneImage"]
+    for each in (download, upload):
+        assert each["envFrom"] == [{"secretRef": {"name": values["rcloneSecret"]}}]
+    assert export["image"] == properties()["spark.kubernetes.container.image"]
+    names = {command.callback.__name__ for command in COMMANDS.registered_commands if command.callback}
+    quarry, pipeline, command, store, target = export["args"][:5]
+    assert (quarry, pipeline, command in names) == ("quarry", "pipeline", True)
+    assert store in download["args"][0]
+    assert target in upload["args"][0]
+    (user,) = re.findall(r"^USER (\d+):\d+$", DOCKERFILE, flags=re.MULTILINE)
+    assert {pod["securityContext"][name] for name in ("runAsUser", "runAsGroup", "fsGroup")} == {int(user)}
 
 
 def test_the_hadoop_module_is_of_the_version_that_spark_ships() -> None:

@@ -79,7 +79,7 @@ $(POD_NAME).{{ required "advertise.host is needed: the domain below which each p
 {{- if and $values.follow.cutOver (not (and $values.follow.from $values.operator.enabled)) -}}
 {{- fail "follow.cutOver needs follow.from and operator.enabled: without the operator, kubectl exec orders the cut-over (docs/kubernetes.md)" -}}
 {{- end -}}
-{{- if and (or $values.backup.enabled $values.restore.pod) (not $values.backup.destination) -}}
+{{- if and $values.backup.enabled (not $values.backup.destination) -}}
 {{- fail "backup.destination is needed: REMOTE:BUCKET/PREFIX" -}}
 {{- end -}}
 {{- if and $values.backup.enabled (ne $values.store.accessMode "ReadWriteOnce") -}}
