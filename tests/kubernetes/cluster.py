@@ -442,6 +442,8 @@ class Cluster:
     @contextmanager
     def namespace(self, name: str) -> Iterator[str]:
         """Make a namespace that enforces Pod Security `restricted`. All in it is killed and deleted at the end."""
+        # of a test before this one, with the same name
+        self.kubectl("wait", "namespace", name, "--for=delete", f"--timeout={READY_TIMEOUT_S:.0f}s", timeout_s=330)
         self.renew_volumes()
         enforced = {"pod-security.kubernetes.io/enforce": "restricted"}
         self.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": enforced}})

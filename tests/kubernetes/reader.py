@@ -13,7 +13,7 @@ from tests.cli.spark_runner import SPARK_HOME
 from tests.deploy.manifests import ROOT
 from tests.documents.outputs import Bindings, matches
 from tests.documents.pages import Block, blocks, commands
-from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.cluster import LAPTOP, Cluster
 from tests.kubernetes.images import QUARRY, RCLONE, SPARK
 from tests.kubernetes.programs import program
 
@@ -56,7 +56,8 @@ class Reader:
             "kubectl": f"{program('kube')} kubectl",
             "helm": str(program("helm")),
             "quarry": f"{sys.executable} -m quarry_mq.cli.main",
-            "spark-submit": f"env SPARK_HOME={SPARK_HOME} {SPARK_HOME}/bin/spark-submit",
+            # the laptop has no name of its own that DNS knows
+            "spark-submit": f"env SPARK_HOME={SPARK_HOME} SPARK_LOCAL_IP={LAPTOP} {SPARK_HOME}/bin/spark-submit",
         }
         for name, command in words.items():
             (programs / name).write_text(f'#!/bin/sh\nexec {command} "$@"\n')

@@ -1,6 +1,6 @@
 """Tests that type docs/kubernetes.md and docs/operator.md into a cluster, unchanged and in its order.
 
-Blocks that need more than a cluster are marked `not run` on the pages, each with its reason, and are counted in
+Blocks that need more than a cluster are marked `not run` on the pages, with the reason, and are counted in
 tests/documents/table.py.
 """
 
@@ -78,6 +78,8 @@ def test_users_and_custom_resources(reader: Reader) -> None:
     reader.follow(PAGE, "Secrets", "3. One broker")
     said = reader.follow(PAGE, "Users")
     assert any("quarry user create" in typed and "admin" in output for typed, output in said.items())
+    # the next page declares a topic of this name with other settings
+    reader.run("kubectl exec quarry-0 --namespace quarry -- quarry topic delete orders --yes")
     reader.follow(OPERATOR, "Install it", "Topics")
     for block in declared(OPERATOR):
         (reader.folder / "declared.yaml").write_text(block.text)
@@ -87,6 +89,8 @@ def test_users_and_custom_resources(reader: Reader) -> None:
         reader.run(ready.format(name))
     reader.run(ready.format("accessrule/billing-orders accessrule/billing-group"))
     reader.follow(OPERATOR, "Shards", "What the status says")
+    # by the operator, which is gone when the namespace is deleted
+    reader.run("kubectl delete accessrules,users,topics --all --namespace quarry --timeout 2m")
 
 
 def declared(page: Path) -> Iterator[Block]:

@@ -22,7 +22,9 @@ from tests.kubernetes.release import Release
 PAGE: Final = ROOT / "docs" / "spark-on-kubernetes.md"
 NAMESPACE: Final = "quarry"
 SPARK_NAMESPACE: Final = "quarry-spark"
-COUNT: Final = 200
+COUNT: Final = 100
+"""Messages on each shard."""
+
 USER: Final = 10_001
 
 ROWS: Final = """
@@ -50,7 +52,9 @@ def shards(cluster: Cluster, object_store: str) -> Iterator[Release]:
         made.install({"replicas": 3, "backup": backup})
         made.wait_for_members(3)
         made.quarry("topic", "create", "orders", "--queues", "4")
-        made.quarry("produce", "orders", "hello", "--count", str(COUNT))
+        for pod in made.pods:
+            # the command sends to the broker that it begins with
+            made.quarry("produce", "orders", "hello", "--count", str(COUNT), pod=pod)
         yield made
 
 
@@ -58,7 +62,7 @@ def test_a_job_exports_the_backups_of_all_shards(shards: Release, tmp_path: Path
     for pod in shards.pods:
         shards.run_job(f"cronjob/{pod}-backup", f"backup-{pod}")
     sent = {(pod, identity) for pod in shards.pods for identity in shards.messages("orders", pod)}
-    assert len(sent) == COUNT
+    assert len(sent) == COUNT * len(shards.pods)
     said = Reader(shards.cluster, tmp_path, {}).follow(PAGE, "One pod for each shard")
     told = next(output for command, output in said.items() if command.startswith("kubectl logs"))
     assert told.count(" messages of the offsets ") == 3
