@@ -32,6 +32,9 @@ namespace of its own with Pod Security `restricted`) and `table`. A test is:
         table.add("rolling restart", results, time.monotonic() - began_s)
         assert not any(each.lost for each in results)
 
+`object_store` is the address of an S3 server in the cluster. `reader.Reader` types what a page of the documentation
+says, on the laptop. `reader.HERE` lists the few texts of the pages that are replaced.
+
 `cluster` has `kubectl(...)`, `helm(...)`, `exec(pod, ...)`, `get` and `all` (objects as dictionaries), `apply(object,
 ...)`, `port_forward(...)`, `outside(...)` (a program on the laptop) and `node(1)`, which has `stop_kubelet()` and
 `start_kubelet()`, `cut_network()` and `restore_network()`, `lose_disk()`, `kill_containers()` and `runtime(...)` (ctr).

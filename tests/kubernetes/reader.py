@@ -29,8 +29,15 @@ HERE: Final = {
     "quarry-spark:0.1.0": SPARK,
     # what is uploaded is a whole segment
     "settings:\n": "settings:\n  store:\n    segment_size: 64MiB\n",
-    # two machines with two cores
-    "spark.executor.cores                                       2": "spark.executor.cores 1",
+    "spark.executor.cores                                       2": """
+# two jobs at once on two machines with two cores
+spark.executor.cores 1
+spark.kubernetes.driver.request.cores 100m
+spark.kubernetes.executor.request.cores 800m
+spark.sql.shuffle.partitions 4
+# Debian's etcd does not offer the watch by which spark-submit sees the end of the driver
+spark.kubernetes.submission.waitAppCompletion false
+""",
 }
 """Texts of files on the pages and in `MANIFESTS`, and what stands in their place here."""
 

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from pyarrow import dataset
 
 from tests.deploy.manifests import ROOT
 from tests.kubernetes import images
 from tests.kubernetes.cluster import CLIENTS, CONTROL_PLANE, Cluster
+from tests.kubernetes.namespaces import wait_until
 from tests.kubernetes.objects import OBJECT_STORE, many_node_volume
 from tests.kubernetes.reader import Reader
 from tests.kubernetes.release import Release
@@ -26,6 +28,7 @@ COUNT: Final = 100
 """Messages on each shard."""
 
 USER: Final = 10_001
+TIMEOUT_S: Final = 600.0
 
 ROWS: Final = """
 import json
@@ -85,9 +88,15 @@ def test_executors_in_pods_of_their_own_read_a_backup(shards: Release, tmp_path:
     try:
         own = {"KUBERNETES": f"https://{CONTROL_PLANE}:6443"}
         Reader(cluster, tmp_path, own).follow(PAGE, "On several machines")
-        drivers = cluster.all("pod", SPARK_NAMESPACE, "spark-role=driver")
-        counts = {each["metadata"]["name"]: driver_log(cluster, each["metadata"]["name"]) for each in drivers}
-        print(counts)
+        wait_until(lambda: phases(cluster) == ["Succeeded"] * 2, "both jobs are complete", TIMEOUT_S)
+        said = driver_logs(cluster)
+        (figures,) = (json.loads(line) for line in said if line.startswith("{"))
+        assert [(each["topic"], each["volume"]["messages"]) for each in figures["topics"]] == [("orders", COUNT)]
+        assert any(line.startswith(f"{COUNT} messages of the offsets ") for line in said)
+        exported = dataset.dataset(cluster.volumes / "spark-exports" / "orders", format="parquet", partitioning="hive")
+        assert exported.count_rows() == COUNT
+        # the tasks were run by executors
+        assert any("(executor 1, partition 0," in line for line in said)
     finally:
         cluster.kubectl("delete", "namespace", SPARK_NAMESPACE, "--ignore-not-found", timeout_s=200)
         cluster.kubectl("delete", "persistentvolume", "spark-store", "spark-exports")
@@ -95,5 +104,13 @@ def test_executors_in_pods_of_their_own_read_a_backup(shards: Release, tmp_path:
             shutil.rmtree(cluster.volumes / f"spark-{name}")
 
 
-def driver_log(cluster: Cluster, pod: str) -> str:
-    return cluster.kubectl("logs", pod, "--namespace", SPARK_NAMESPACE)
+def phases(cluster: Cluster) -> list[str]:
+    """Return how far all drivers are."""
+    drivers = cluster.all("pod", SPARK_NAMESPACE, "spark-role=driver")
+    return [each["status"]["phase"] for each in drivers]
+
+
+def driver_logs(cluster: Cluster) -> list[str]:
+    """Return the lines of all drivers."""
+    words = ("logs", "--selector", "spark-role=driver", "--tail=-1", "--namespace", SPARK_NAMESPACE)
+    return cluster.kubectl(*words).splitlines()
