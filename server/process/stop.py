@@ -39,7 +39,10 @@ memory stops them all. The process then prints where each thread is, and its sta
 
 @dataclass(frozen=True, slots=True)
 class StopTimes:
-    """Seconds that the parts of a stop may take. `leave_s` is the delay of a member that leaves its cluster."""
+    """Seconds that the parts of a stop may take.
+
+    `leave_s` is the delay of a member that leaves its cluster; a member with 0 does not leave.
+    """
 
     delay_s: float
     grace_s: float
@@ -48,8 +51,9 @@ class StopTimes:
 
     @classmethod
     def of(cls, network: NetworkSection, cluster: ClusterSection) -> Self:
-        delay_s, leave_s = network.drain_delay_ms / 1000, cluster.leave_delay_ms / 1000
-        return cls(delay_s, network.stop_grace_ms / 1000, network.stop_rest_ms / 1000, max(delay_s, leave_s))
+        leave_ms = max(network.drain_delay_ms, cluster.leave_delay_ms) if cluster.leave_delay_ms else 0
+        parts_ms = (network.drain_delay_ms, network.stop_grace_ms, network.stop_rest_ms, leave_ms)
+        return cls(*(each / 1000 for each in parts_ms))
 
     @property
     def total_s(self) -> float:

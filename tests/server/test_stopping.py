@@ -11,6 +11,7 @@ import structlog
 
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.server.process.stop import STATUS_STOP_HUNG, Stop, StopTimes
+from quarry_mq.server.settings.sections import ClusterSection, NetworkSection
 
 PATIENCE_S = 30.0
 LONG = StopTimes(delay_s=3_600, grace_s=3_600, rest_s=3_600)
@@ -114,6 +115,17 @@ def test_a_member_that_leaves_its_cluster_has_a_longer_delay(bench: Bench) -> No
         await asyncio.sleep(0.1)
         assert not stays.done()
         stays.cancel()
+
+    asyncio.run(test())
+
+
+def test_a_member_without_a_time_to_leave_does_not_leave(bench: Bench) -> None:
+    """The delay for load balancers was enough to make it leave."""
+
+    async def test() -> None:
+        stop = bench.stop(StopTimes.of(NetworkSection(drain_delay_ms=50), ClusterSection()))
+        stop.told("SIGTERM")
+        await asyncio.wait_for(stop.delay(pytest.fail), PATIENCE_S)
 
     asyncio.run(test())
 
