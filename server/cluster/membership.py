@@ -470,9 +470,8 @@ class Members:
             return True
         if not all(each.is_reachable for each in others):
             return False
-        self._put(own.in_state(MemberState.STOPPING))
+        self.set_state(own.name, MemberState.STOPPING)
         self._is_leaving = True
-        log.info("member changed", member=own.name, state=MemberState.STOPPING.value)
         return True
 
     def remove(self, name: str) -> None:

@@ -59,6 +59,11 @@ class Health:
         return self.phase is Phase.READY and not self.serves_early
 
     @property
+    def is_serving(self) -> bool:
+        """Return whether clients are served: a broker that stops serves them until its listeners close."""
+        return self.phase in (Phase.READY, Phase.STOPPING)
+
+    @property
     def is_ready_as_replica(self) -> bool:
         """Return whether this process does what its role asks of it: it serves, or follows and has been seeded."""
         follows = bool(self.replica.get("connected")) and not self.replica.get("seeding")

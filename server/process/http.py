@@ -31,7 +31,7 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from quarry_mq.protocol.clock import Clock, SystemClock
 from quarry_mq.server.addresses import network_of, plain_address, split_address
 from quarry_mq.server.front import LiveTls
-from quarry_mq.server.process.health import HealthState, Phase
+from quarry_mq.server.process.health import HealthState
 from quarry_mq.server.wire.status import without_places
 from quarry_mq.store.errors import Invalid
 
@@ -154,7 +154,7 @@ def _application(
                 return answer(_status(now.is_ready), without_places(now.readiness))
             case "/replica":
                 now = health.look()
-                said = {"role": "primary", **now.replica, "serving": now.phase in (Phase.READY, Phase.STOPPING)}
+                said = {"role": "primary", **now.replica, "serving": now.is_serving}
                 document = {**said, "state": without_places(now.readiness), "atMs": clock.wall_ms()}
                 return answer(_status(now.is_ready_as_replica), json.dumps(document))
             case _:

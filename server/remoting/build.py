@@ -104,7 +104,13 @@ class Remoting:
         members = None if components.cluster is None else components.cluster.members
         self._directory = directory = Directory(store.topics, store.groups, settings)
         self._names = NameService(
-            edge, directory, topics=store.topics, groups=store.groups, members=members, settings=settings
+            edge,
+            directory,
+            topics=store.topics,
+            groups=store.groups,
+            members=members,
+            identity=sends.identity,
+            settings=settings,
         )
         self._sends = RemotingSends(
             edge,

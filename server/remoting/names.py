@@ -63,10 +63,12 @@ class NameService:
         topics: TopicTable,
         groups: GroupTable,
         members: Members | None,
+        identity: BrokerIdentity,
         settings: BrokerSettings,
     ) -> None:
-        """`members` are those of the cluster; None without one."""
+        """`members` are those of the cluster; None without one. `identity` is what clients by gRPC are told."""
         self._members = members
+        self._identity = identity
         self._groups = groups
         self._edge = edge
         self._directory = directory
@@ -128,8 +130,7 @@ class NameService:
         dialled = Address.parse(call.connection.local)
         if dialled.port in self._ports.values():
             return str(Address(dialled.host, self._ports.get("listen", dialled.port)))
-        identity = BrokerIdentity.of(self._settings.broker.name, self._settings.network)
-        return str(identity.advertised_to(is_secure=call.connection.is_secure) or dialled)
+        return str(self._identity.advertised_to(is_secure=call.connection.is_secure) or dialled)
 
     def _route(self, call: RemotingCall) -> None:
         name = text_of(call.fields, "topic")

@@ -72,6 +72,12 @@ class BrokerCluster:
         groups = broker.cluster.groups
         return groups.is_settled and groups.active == tuple(sorted(names))
 
+    async def begin(self, *names: str, kind: TopicType = TopicType.FIFO) -> None:
+        """Start members that have a topic, and wait until they are the active ones."""
+        await self.start(*names)
+        await self.make_topic(kind)
+        await self.settled(*names)
+
     async def make_topic(self, kind: TopicType = TopicType.FIFO) -> None:
         """A topic of two queues, and a group that consumes it in order, known everywhere."""
         first = next(iter(self.running.values()))

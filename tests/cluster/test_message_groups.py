@@ -63,9 +63,7 @@ def members_of(broker: RunningBroker) -> Members:
 def test_whoever_is_asked_to_store_it_a_group_is_with_its_owner(with_cluster: WithCluster) -> None:
     async def test(cluster: BrokerCluster) -> None:
         names = ["a", "b", "c"]
-        await cluster.start(*names)
-        await cluster.make_topic()
-        await cluster.settled(*names)
+        await cluster.begin(*names)
         for owner in names:
             [group] = groups_of(owner, names)
             for number, name in enumerate(names):
@@ -83,9 +81,7 @@ def test_the_client_gets_the_owners_answer_also_when_it_is_no(
     with_cluster: WithCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(cluster: BrokerCluster) -> None:
-        await cluster.start("a", "b")
-        await cluster.make_topic()
-        await cluster.settled("a", "b")
+        await cluster.begin("a", "b")
         [group] = groups_of("b", ["a", "b"])
         async with Client(cluster["a"].endpoint) as client:
             sent = grouped(group, "x")
@@ -108,9 +104,7 @@ def _in_a_minute() -> Timestamp:
 
 def test_messages_without_a_group_stay_where_they_are_sent(with_cluster: WithCluster) -> None:
     async def test(cluster: BrokerCluster) -> None:
-        await cluster.start("a", "b")
-        await cluster.make_topic(TopicType.MIXED)
-        await cluster.settled("a", "b")
+        await cluster.begin("a", "b", kind=TopicType.MIXED)
         async with Client(cluster["a"].endpoint) as client:
             for _ in range(8):
                 await client.sent(message(TOPIC))
@@ -125,9 +119,7 @@ def test_messages_without_a_group_stay_where_they_are_sent(with_cluster: WithClu
 
 def test_what_a_new_member_gets_waits_for_what_the_others_hold(with_cluster: WithCluster) -> None:
     async def test(cluster: BrokerCluster) -> None:
-        await cluster.start("a", "b")
-        await cluster.make_topic()
-        await cluster.settled("a", "b")
+        await cluster.begin("a", "b")
         [moves] = groups_of("a", ["a", "b"], but=("c", ["a", "b", "c"]))
         [stays] = groups_of("a", ["a", "b", "c"])
         await send(cluster["a"], moves, "1", "2")
@@ -159,9 +151,7 @@ def test_what_a_member_that_drains_gave_away_waits_for_what_it_holds(
     with_cluster: WithCluster,
 ) -> None:
     async def test(cluster: BrokerCluster) -> None:
-        await cluster.start("a", "b")
-        await cluster.make_topic()
-        await cluster.settled("a", "b")
+        await cluster.begin("a", "b")
         [moves] = groups_of("b", ["a", "b"])
         await send(cluster["b"], moves, "1", "2")
         assert await receive(cluster["a"]) == []
@@ -185,9 +175,7 @@ def test_what_a_member_that_drains_gave_away_waits_for_what_it_holds(
 
 def test_a_member_that_had_nothing_holds_nobody_back_when_it_is_away(with_cluster: WithCluster) -> None:
     async def test(cluster: BrokerCluster) -> None:
-        await cluster.start("a", "b")
-        await cluster.make_topic()
-        await cluster.settled("a", "b")
+        await cluster.begin("a", "b")
         await cluster.stop("a")
         await cluster.stop("b")
         await cluster.start("b")
@@ -202,9 +190,7 @@ def test_a_member_that_leaves_before_it_stops_gives_its_groups_to_others_until_i
     with_cluster: WithCluster,
 ) -> None:
     async def test(cluster: BrokerCluster) -> None:
-        await cluster.start("a", "b")
-        await cluster.make_topic()
-        await cluster.settled("a", "b")
+        await cluster.begin("a", "b")
         [moves] = groups_of("b", ["a", "b"])
         await send(cluster["a"], moves, "1")
         assert cluster["b"].cluster.leave()
@@ -247,9 +233,7 @@ def test_a_member_leaves_only_where_others_can_take_its_groups(with_cluster: Wit
 
 def test_who_is_away_keeps_its_groups_and_sends_wait_for_it(with_cluster: WithCluster) -> None:
     async def test(cluster: BrokerCluster) -> None:
-        await cluster.start("a", "b")
-        await cluster.make_topic()
-        await cluster.settled("a", "b")
+        await cluster.begin("a", "b")
         [group] = groups_of("b", ["a", "b"])
         await send(cluster["a"], group, "1")
         await cluster.stop("b")
@@ -271,9 +255,7 @@ def test_who_is_away_keeps_its_groups_and_sends_wait_for_it(with_cluster: WithCl
 
 def test_a_barrier_outlives_a_restart(with_cluster: WithCluster) -> None:
     async def test(cluster: BrokerCluster) -> None:
-        await cluster.start("a", "b")
-        await cluster.make_topic()
-        await cluster.settled("a", "b")
+        await cluster.begin("a", "b")
         [moves] = groups_of("b", ["a", "b"])
         await send(cluster["b"], moves, "1")
         members_of(cluster["a"]).set_state("b", MemberState.DRAINING)
@@ -295,9 +277,7 @@ def test_a_handover_waits_for_a_member_that_is_away(with_cluster: WithCluster) -
     """Nobody else can say what it holds. What does not move goes on."""
 
     async def test(cluster: BrokerCluster) -> None:
-        await cluster.start("a", "b")
-        await cluster.make_topic()
-        await cluster.settled("a", "b")
+        await cluster.begin("a", "b")
         await cluster.stop("b")
         await cluster.start("c")
         [moves] = groups_of("a", ["a", "b"], but=("c", ["a", "b", "c"]))
@@ -317,9 +297,7 @@ def test_a_handover_waits_for_a_member_that_is_away(with_cluster: WithCluster) -
 
 def test_messages_of_a_group_that_has_moved_are_sent_to_its_new_owner(with_cluster: WithCluster) -> None:
     async def test(cluster: BrokerCluster) -> None:
-        await cluster.start("a")
-        await cluster.make_topic()
-        await cluster.settled("a")
+        await cluster.begin("a")
         [moves] = groups_of("a", ["a"], but=("b", ["a", "b"]))
         sent = [f"m{number}" for number in range(40)]
         await send(cluster["a"], moves, *sent)

@@ -53,7 +53,7 @@ class Reader:
     def __init__(self, cluster: Cluster, folder: Path, own: dict[str, str]) -> None:
         self._cluster = cluster
         self._own = own
-        """Keep what pages ask their readers to put in."""
+        """Values of the variables that readers of a page set for themselves, by name."""
         self._variables: list[str] = []
         self.folder = folder
         self.bindings = Bindings()

@@ -18,9 +18,9 @@ PROMOTED_AFTER_S = 10
 LOST_TIMEOUT_S = 120.0
 BACK_TIMEOUT_S = 240.0
 MESSAGE_BYTES: Final = 300
+"""Bytes that a message of the flows takes in the log, about."""
 RATE: Final = 10
 """Messages a second of each client."""
-"""Bytes that a message of the flows takes in the log, about."""
 
 
 def install(release: Release, *, promotes: bool, storage_class: str = "") -> None:
