@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import DataType, LongType, TimestampType
 
+from quarry_mq.protocol.times import TIME_MS_MAX
 from quarry_mq.store.scan.columns import Flags, Integers
 
 TIME_COLUMNS: Final = frozenset({"storeTimestamp", "bornTimestamp"})
 """Columns of all tables that hold a time."""
 
-FIRST_MS: Final = -62_135_596_800_000
-LAST_MS: Final = 253_402_300_799_999
-"""The first millisecond of the year 1 and the last of the year 9999, in UTC: what SQL and Python call a timestamp."""
+TIME_MS_MIN: Final = -62_135_596_800_000
+"""The first millisecond of the year 1. SQL and Python know timestamps from here to the year 9999."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ARROW: Final = pa.timestamp("us", tz="UTC")
@@ -54,7 +54,7 @@ def timestamps(times_ms: pa.Array) -> pa.Array:
 
 def is_calendar_time(times_ms: Integers) -> Flags:
     """Return which numbers are milliseconds in the years 1 to 9999."""
-    within: Flags = (times_ms >= FIRST_MS) & (times_ms <= LAST_MS)
+    within: Flags = (times_ms >= TIME_MS_MIN) & (times_ms <= TIME_MS_MAX)
     return within
 
 
