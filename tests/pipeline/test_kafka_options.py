@@ -550,3 +550,15 @@ def test_spark_reads_a_live_broker_as_a_table(spark: SparkSession, filled: Fille
     assert (
         spark.read.format("quarry").options(**{**options, "endingTimestamp": str(filled.middle_ms)}).load().count() == 4
     )
+
+
+def test_a_loaded_table_ends_where_the_queues_ended_at_its_first_query(spark: SparkSession, filled: Filled) -> None:
+    options = {"endpoints": filled.broker.endpoint, "subscribe": "growing"}
+    filled.broker.administer("topic", "create", "growing", "--queues", "1")
+    send(filled.broker, "a", topic="growing")
+    source = spark.read.format("quarry").options(**options)
+    frame = source.load()
+    assert frame.count() == 1
+    send(filled.broker, "b", topic="growing")
+    assert frame.count() == 1
+    assert source.load().count() == 2
