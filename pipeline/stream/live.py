@@ -196,7 +196,7 @@ class LiveQueues:
         queues = [queue for queue in sorted(ends) if start.get(queue, FIRST) < ends[queue]]
         sizes = [
             len(message.body)
-            for queue in queues[:: max(1, len(queues) // SAMPLED_QUEUES_MAX)]
+            for queue in queues[:: max(1, -(-len(queues) // SAMPLED_QUEUES_MAX))]
             for message in self._clients.at(self._address(queue.broker))
             .pull(self._options.group, queue.topic, queue.number, start.get(queue, FIRST), PULLED_AT_ONCE)
             .messages
