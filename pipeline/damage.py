@@ -13,6 +13,7 @@ from pyspark.sql import functions as sql
 
 from quarry_mq.pipeline.source.messages import DAMAGE
 from quarry_mq.pipeline.source.options import SPLIT_BYTES, DamageMode
+from quarry_mq.pipeline.source.times import TimeForm
 from quarry_mq.store.errors import StoreDamaged
 
 FIRST_DAMAGED: Final = 20
@@ -41,22 +42,27 @@ class LogTable:
     root: Path
     mode: DamageMode = DamageMode.FAIL
     split_bytes: int = SPLIT_BYTES
+    has_one_filter: bool = True
+    """Tells that each table that `rows` returns is read with one filter alone, so that the source may apply it."""
 
-    def rows(self, columns: str, *, checked: bool = True) -> DataFrame:
-        """Return these columns of all messages.
+    def rows(self, columns: str, *, checked: bool = True, times: TimeForm = TimeForm.TIMESTAMP) -> DataFrame:
+        """Return these columns of all messages, with times in this form.
 
         With `mode=quarantine` all checksums are checked, so that each reading leaves out the same messages.
         """
         if self.mode is DamageMode.FAIL:
-            return self._read(self.mode, columns, checked=checked)
-        return self._read(self.mode, columns, checked=True).filter(sql.col(DAMAGE).isNull()).drop(DAMAGE)
+            return self._read(self.mode, columns, times, checked=checked)
+        return self._read(self.mode, columns, times, checked=True).filter(sql.col(DAMAGE).isNull()).drop(DAMAGE)
 
     def damage(self) -> DataFrame:
         """Return the damaged places: `phyOffset`, and as `damage` what is wrong."""
-        return self._read(DamageMode.QUARANTINE, "phyOffset", checked=True).filter(sql.col(DAMAGE).isNotNull())
+        return self._read(DamageMode.QUARANTINE, "phyOffset", TimeForm.TIMESTAMP, checked=True).filter(
+            sql.col(DAMAGE).isNotNull()
+        )
 
-    def _read(self, mode: DamageMode, columns: str, *, checked: bool) -> DataFrame:
+    def _read(self, mode: DamageMode, columns: str, times: TimeForm, *, checked: bool) -> DataFrame:
         reader = self.spark.read.format("quarry").option("columns", columns).option("mode", mode.value)
+        reader = reader.option("timestamps", times.value).option("pushFilters", self.has_one_filter)
         return reader.option("splitBytes", self.split_bytes).option("checkCrc", checked).load(str(self.root))
 
 

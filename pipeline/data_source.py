@@ -2,10 +2,12 @@
 
 register(spark)
 spark.read.format("quarry").option("path", STORE).option("table", "messages").load()
-spark.readStream.format("quarry").option("endpoints", "127.0.0.1:8081").option("topic", "orders").load()
+spark.readStream.format("quarry").option("endpoints", "127.0.0.1:8081").option("subscribe", "orders").load()
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -17,8 +19,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from quarry_mq.pipeline.source import reader_of, schema_of
+from quarry_mq.pipeline.source import InvalidOption, reader_of, schema_of
 from quarry_mq.pipeline.source.options import read_options
+
+LIVE: Final = frozenset({"endpoints", "subscribe", "subscribepattern", "assign", "kafka.bootstrap.servers"})
+"""Options that only the source of live brokers has, in lower case."""
 
 
 class QuarryDataSource(DataSource):
@@ -28,24 +33,31 @@ class QuarryDataSource(DataSource):
     def name(cls) -> str:
         return "quarry"
 
-    def schema(self) -> StructType:
-        if "endpoints" in self.options:
-            from quarry_mq.pipeline.stream.options import source_options
-            from quarry_mq.pipeline.stream.reader import stream_schema
-
-            return stream_schema(source_options(self.options))
-        return schema_of(read_options(self.options))
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return reader_of(read_options(self.options), schema)
-
     # modules that talk to a broker are imported on first use: tables of stores need no gRPC
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from quarry_mq.pipeline.stream.options import source_options
-        from quarry_mq.pipeline.stream.reader import StreamReader
+    def schema(self) -> StructType:
+        if not self._is_live:
+            return schema_of(read_options(self.options))
+        from quarry_mq.pipeline.stream.columns import live_schema
+        from quarry_mq.pipeline.stream.source_options import source_options
 
-        return StreamReader(source_options(self.options), schema)
+        return live_schema(source_options(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        if not self._is_live:
+            return reader_of(read_options(self.options), schema)
+        from quarry_mq.pipeline.stream.reader import BatchReader
+        from quarry_mq.pipeline.stream.source_options import Use, source_options
+
+        return BatchReader(source_options(self.options, Use.BATCH), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        if not self._is_live:
+            raise InvalidOption("option 'endpoints': a stream needs it; a store is read with spark.read")
+        from quarry_mq.pipeline.stream.reader import StreamReader
+        from quarry_mq.pipeline.stream.source_options import Use, source_options
+
+        return StreamReader(source_options(self.options, Use.STREAM), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's own
         from quarry_mq.pipeline.stream.options import sink_options
@@ -58,6 +70,11 @@ class QuarryDataSource(DataSource):
         from quarry_mq.pipeline.stream.writer import StreamSink
 
         return StreamSink(sink_options(self.options, is_stream=True), schema, overwrite=overwrite)
+
+    @property
+    def _is_live(self) -> bool:
+        """Tells that the options are those of a live broker, and not of a store."""
+        return any(name.lower() in LIVE for name in self.options)
 
 
 def register(spark: SparkSession) -> None:

@@ -76,4 +76,6 @@ def open_session(name: str, *, master: str | None = None, settings: Mapping[str,
 _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
+    # Spark's own default is INT96, which is no type for times any more
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
+from pyspark.sql.types import DataType, TimestampType
+
+from quarry_mq.pipeline.source.times import TIME_MS_MIN
+from quarry_mq.protocol.times import TIME_MS_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,17 +25,24 @@ class Wanted:
 
     def rows(self, table: DataFrame, begin: int, end: int) -> DataFrame:
         """Return the rows with physical offsets in [begin, end) that meet the conditions."""
-        rows = table.filter(self._conditions(begin, end))
+        rows = table.filter(self._conditions(begin, end, table.schema["storeTimestamp"].dataType))
         return rows if self.where is None else rows.filter(self.where)
 
-    def _conditions(self, begin: int, end: int) -> Column:
+    def _conditions(self, begin: int, end: int, time_type: DataType) -> Column:
         wanted = (sql.col("phyOffset") >= begin) & (sql.col("phyOffset") < end)
         if self.topics:
             wanted &= sql.col("topic").isin(*self.topics)
         if self.tags:
             wanted &= sql.col("tags").isin(*self.tags)
         if self.from_ms is not None:
-            wanted &= sql.col("storeTimestamp") >= self.from_ms
+            wanted &= sql.col("storeTimestamp") >= _time(self.from_ms, time_type)
         if self.to_ms is not None:
-            wanted &= sql.col("storeTimestamp") <= self.to_ms
+            wanted &= sql.col("storeTimestamp") <= _time(self.to_ms, time_type)
         return wanted
+
+
+def _time(time_ms: int, time_type: DataType) -> Column:
+    """Return a time as a value of a column of this type."""
+    if isinstance(time_type, TimestampType):
+        return sql.timestamp_millis(sql.lit(max(TIME_MS_MIN, min(time_ms, TIME_MS_MAX))))
+    return sql.lit(time_ms)

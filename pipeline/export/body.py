@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.types import StringType, StructField, StructType
 
-from quarry_mq.protocol.messages.bodies import PLAIN_SIZE_MAX, compression_name, plain_body
+from quarry_mq.protocol.messages.bodies import body_problem, plain_body
 from quarry_mq.protocol.messages.system_flag import COMPRESSED
 
 PROBLEM: Final = "bodyProblem"
@@ -40,12 +40,7 @@ def plain_where(batches: Iterable[pa.RecordBatch], is_wanted: Callable[[int], bo
             if flag & COMPRESSED and is_wanted(flag):
                 stored = bodies[row]
                 bodies[row] = plain_body(flag, stored)
-                problems[row] = None if bodies[row] is not None else _problem(flag, stored)
+                problems[row] = None if bodies[row] is not None else body_problem(flag, stored)
         place = batch.schema.get_field_index("body")
         plain = batch.set_column(place, "body", pa.array(bodies, pa.binary()))
         yield plain.append_column(PROBLEM, pa.array(problems, pa.string()))
-
-
-def _problem(flag: int, stored: bytes) -> str:
-    method = compression_name(flag, stored)
-    return f"marked as compressed ({method}), but it is not, is broken, or has more than {PLAIN_SIZE_MAX >> 20} MiB"

@@ -1,6 +1,6 @@
 """Incremental exports: a run goes on where the last one ended. Each message is exported once, even if a run is killed.
 
-    DEST/topic=…/day=…/<from>-<to>-part-….parquet    what readers see
+    DEST/topicFolder=…/day=…/<from>-<to>-part-….parquet    what readers see
     DEST/_quarry/selection.json                      what is exported; a later run must export the same
     DEST/_quarry/<from>-<to>.json                    a commit: messages of [from, to) are exported, in these files
     DEST/_quarry/staging/…                           files of a run that has not committed

@@ -10,6 +10,7 @@ from typing import Any, Final
 import structlog
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.types import DataType, TimestampType
 
 from quarry_mq.pipeline.body_form import BodyForm
 from quarry_mq.pipeline.damage import NO_DAMAGE, DamagedPlaces, LogTable, beside_damage
@@ -18,24 +19,27 @@ from quarry_mq.pipeline.export.commits import Commit, Destination
 from quarry_mq.pipeline.source.log_splits import readable_range
 from quarry_mq.pipeline.source.message_columns import COLUMNS
 from quarry_mq.pipeline.source.options import SPLIT_BYTES
+from quarry_mq.pipeline.source.times import TimeForm
 from quarry_mq.pipeline.wanted import Wanted
+from quarry_mq.protocol.times import TIME_MS_MAX
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.fs import Disk
 
 TOPIC_NAME: Final = "topicName"
-"""Column of the files that holds the topic's name. Readers take a folder's name for a number if it looks like one."""
+"""Column of layout 2 that holds the topic's name: `topic` is then the folder's name."""
 
-LAYOUT: Final = 2
+TOPIC_FOLDER: Final = "topicFolder"
+"""Partition column of layout 3. Readers take a folder's name for a number if it looks like one."""
+
+LAYOUT: Final = 3
 """Version of the files' layout, kept beside them.
 
-Layout 1 was not written down; it lacks `topicName` and `bodyProblem`.
+Layout 1 was not written down; it lacks `topicName` and `bodyProblem`. In layouts 1 and 2 the folders have the column
+`topic`, and times are milliseconds.
 """
 
 _FOLDER_SIZE_MAX: Final = 240
 """Bytes that a topic may take in a folder's name, which can have 255."""
-
-TIME_MS_MAX: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999."""
 
 log = structlog.get_logger(__name__)
 
@@ -103,7 +107,12 @@ def export(
 
     def write(log: LogTable) -> Mapping[str, Any]:
         place.clear()
-        selected = _selected(log.rows(_columns(selection)), selection, begin, end)
+        selected = _selected(
+            log.rows(_columns(selection), times=TimeForm.MILLIS if layout < LAYOUT else TimeForm.TIMESTAMP),
+            selection,
+            begin,
+            end,
+        )
         return _staged(selected, place.staging, selection.file_format, layout)
 
     found, damage = beside_damage(LogTable(spark, root, split_bytes=split_bytes), write, begin, end)
@@ -124,10 +133,9 @@ def _staged(selected: DataFrame, staging: str, file_format: str, layout: int) ->
         sql.count_if(has_problem).alias("problems"),
         sql.min(sql.when(has_problem, sql.col("phyOffset"))).alias("first"),
     )
-    ordered = (
-        _laid_out(rows, layout).hint("rebalance", "topic", "day").sortWithinPartitions("topic", "day", "phyOffset")
-    )
-    ordered.write.partitionBy("topic", "day").format(file_format).save(staging)
+    folders = ("topic" if layout < LAYOUT else TOPIC_FOLDER, "day")
+    ordered = _laid_out(rows, layout).hint("rebalance", *folders).sortWithinPartitions(*folders, "phyOffset")
+    ordered.write.partitionBy(*folders).format(file_format).save(staging)
     return counted.get
 
 
@@ -169,13 +177,15 @@ def _selected(table: DataFrame, selection: Selection, begin: int, end: int) -> D
     if selection.body not in (BodyForm.NONE, BodyForm.STORED):
         rows = rows.mapInArrow(plain_bodies, with_problem(rows.schema))
         rows = rows.withColumn("body", _formed(selection.body))
-    return rows.withColumn("day", stored_day())
+    return rows.withColumn("day", stored_day(rows.schema["storeTimestamp"].dataType))
 
 
 def _laid_out(rows: DataFrame, layout: int) -> DataFrame:
-    """Return the columns that files at the destination have; `topic` and `day` become folders."""
-    if layout < LAYOUT:
+    """Return the columns that files at the destination have, and those that become folders."""
+    if layout == 1:
         return rows.drop(PROBLEM)
+    if layout == LAYOUT:
+        return rows.withColumn(TOPIC_FOLDER, topic_folder())
     return rows.withColumn(TOPIC_NAME, sql.col("topic")).withColumn("topic", topic_folder())
 
 
@@ -190,13 +200,16 @@ def topic_folder() -> Column:
     return sql.when(size <= _FOLDER_SIZE_MAX, topic).otherwise(cut)
 
 
-def stored_day() -> Column:
-    """Return the day in UTC of `storeTimestamp`.
+def stored_day(time_type: DataType) -> Column:
+    """Return the day in UTC of `storeTimestamp`, which is of this type.
 
-    The timestamp may be any number: the first or last day stands for one that no calendar reaches.
+    The number that is stored may be any: the last day stands for one that no calendar reaches.
     """
-    stored_ms = sql.greatest(sql.lit(0), sql.least(sql.lit(TIME_MS_MAX), "storeTimestamp"))
-    return sql.date_format(sql.timestamp_millis(stored_ms), "yyyy-MM-dd")
+    if isinstance(time_type, TimestampType):
+        stored = sql.coalesce("storeTimestamp", sql.timestamp_millis(sql.lit(TIME_MS_MAX)))
+    else:
+        stored = sql.timestamp_millis(sql.greatest(sql.lit(0), sql.least(sql.lit(TIME_MS_MAX), "storeTimestamp")))
+    return sql.date_format(stored, "yyyy-MM-dd")
 
 
 def _formed(form: BodyForm) -> Column:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from pyspark.sql.types import StructType
 
-from quarry_mq.pipeline.source.entries import EntryReader, QueueReader
-from quarry_mq.pipeline.source.index import IndexReader
+from quarry_mq.pipeline.kafka_columns import KAFKA
+from quarry_mq.pipeline.source.derived import EntryReader, IndexReader, PositionReader, QueueReader
+from quarry_mq.pipeline.source.kafka import KafkaReader, kafka_schema
 from quarry_mq.pipeline.source.messages import MessageReader, message_schema
 from quarry_mq.pipeline.source.options import InvalidOption, ReadOptions, Table
-from quarry_mq.pipeline.source.positions import PositionReader
-from quarry_mq.pipeline.source.table import TableReader, chosen
+from quarry_mq.pipeline.source.table import TableReader, chosen, types_of
 
 __all__ = ["InvalidOption", "reader_of", "schema_of"]
 
@@ -28,11 +28,13 @@ _READERS: dict[Table, type[TableReader]] = {
 def schema_of(options: ReadOptions) -> StructType:
     """Return the schema of the requested columns, or of the table's default columns. Raises InvalidOption."""
     if options.table is Table.MESSAGES:
-        return message_schema(options)
-    types = _READERS[options.table].types
+        return kafka_schema(options) if options.columns == (KAFKA,) else message_schema(options)
+    types = types_of(_READERS[options.table].types, options.timestamps)
     return chosen(types, options.columns or types)
 
 
 def reader_of(options: ReadOptions, schema: StructType) -> TableReader:
     """Return the reader of the table. Raises InvalidOption for a schema that does not fit the table."""
+    if options.table is Table.MESSAGES and options.columns == (KAFKA,):
+        return KafkaReader(options, schema)
     return _READERS[options.table](options, schema)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -23,7 +24,10 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from quarry_mq.pipeline.source.times import microseconds_of
+
 ColumnOf = Callable[[str], pa.Array]
+_I64_MIN: Final = -(2**63)
 _I64_MAX: Final = 2**63 - 1
 
 _COMPARED: Final[dict[type[Filter], Callable[[pa.Array, Any], pa.Array]]] = {
@@ -39,7 +43,9 @@ _COMPARED: Final[dict[type[Filter], Callable[[pa.Array, Any], pa.Array]]] = {
 
 
 def is_applicable(condition: Filter, columns: Iterable[str]) -> bool:
-    """Return whether `holds` can evaluate the condition: it compares one of the columns with whole numbers or texts."""
+    """Return whether `holds` can evaluate the condition: it compares one of the columns with whole numbers,
+    texts or times.
+    """
     match condition:
         case Not(child=child):
             return is_applicable(child, columns)
@@ -86,24 +92,24 @@ class Bounds(NamedTuple):
 
 
 def bounds_of(name: str, conditions: Iterable[Filter]) -> Bounds:
-    """Return the range that all conditions together allow for a column of non-negative whole numbers."""
-    low, high = 0, _I64_MAX
+    """Return the range that all conditions together allow for a column of whole numbers, or of times in ms."""
+    low, high = _I64_MIN, _I64_MAX
     for condition in conditions:
         if isinstance(condition, Not) or names_in(condition) != name:
             continue
         match condition:
             case EqualTo(value=value):
-                low, high = max(low, value), min(high, value)
+                low, high = max(low, _at_least(value)), min(high, _at_most(value))
             case In(value=values):
-                low, high = max(low, min(values)), min(high, max(values))
+                low, high = max(low, _at_least(min(values))), min(high, _at_most(max(values)))
             case GreaterThan(value=value):
-                low = max(low, value + 1)
+                low = max(low, _at_most(value) + 1)
             case GreaterThanOrEqual(value=value):
-                low = max(low, value)
+                low = max(low, _at_least(value))
             case LessThan(value=value):
-                high = min(high, value - 1)
+                high = min(high, _at_least(value) - 1)
             case LessThanOrEqual(value=value):
-                high = min(high, value)
+                high = min(high, _at_most(value))
     return Bounds(low, high)
 
 
@@ -118,5 +124,17 @@ def texts_of(name: str, conditions: Iterable[Filter]) -> list[str] | None:
     return None
 
 
+def _at_least(value: int | datetime) -> int:
+    """Return the smallest whole number, or millisecond, that is not below the value."""
+    return value if isinstance(value, int) else -(-microseconds_of(value) // 1000)
+
+
+def _at_most(value: int | datetime) -> int:
+    """Return the largest whole number, or millisecond, that is not above the value."""
+    return value if isinstance(value, int) else microseconds_of(value) // 1000
+
+
 def _is_literal(value: object) -> bool:
+    if isinstance(value, datetime):
+        return value.tzinfo is not None
     return isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool))

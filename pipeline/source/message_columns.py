@@ -26,7 +26,7 @@ from quarry_mq.protocol.messages.system_flag import BORN_HOST_V6, STORE_HOST_V6
 from quarry_mq.store.message import Host, host_text
 from quarry_mq.store.record.layout import IPV4_LENGTH, IPV6_EXTRA, IPV6_LENGTH
 from quarry_mq.store.scan import RecordBatch, RecordColumns
-from quarry_mq.store.scan.columns import Integers, distinct, pieces
+from quarry_mq.store.scan.columns import Flags, Integers, distinct, pieces
 from quarry_mq.store.scan.tags import StoredProperties, stored_properties
 
 _PORT_LENGTH: Final = 4
@@ -62,12 +62,20 @@ class MessageRows:
 
     def property_texts(self, name: str) -> pa.Array:
         """Return the values of one property, null where a record lacks it."""
+        return texts(self.properties.octets.data, *self._property_places(name))
+
+    def property_octets(self, name: str) -> pa.Array:
+        """Return the values of one property as they are stored, null where a record lacks it."""
+        return binaries(self.properties.octets.data, *self._property_places(name))
+
+    def _property_places(self, name: str) -> tuple[Integers, Integers, Flags]:
+        """Return where the values of one property begin, their lengths, and which records have it."""
         found = self.properties.values(name.encode())
         starts, lengths = np.zeros(len(self), np.int64), np.zeros(len(self), np.int64)
         present = np.zeros(len(self), np.bool_)
         starts[found.rows], lengths[found.rows] = found.starts, found.ends - found.starts
         present[found.rows] = True
-        return texts(self.properties.octets.data, starts, lengths, present)
+        return starts, lengths, present
 
     def hosts(self, starts: Integers, is_v6: Integers) -> pa.Array:
         """Return the hosts that begin at these positions."""

@@ -7,9 +7,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import ClassVar, Final
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import Filter, InputPartition
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
 from quarry_mq.pipeline.source.conditions import bounds_of, names_in
@@ -25,10 +26,13 @@ from quarry_mq.pipeline.source.log_splits import (
 from quarry_mq.pipeline.source.message_columns import COLUMNS, MessageRows
 from quarry_mq.pipeline.source.object_store import WHOLE_STORE_SPLIT_BYTES, root_with_end, root_with_segment
 from quarry_mq.pipeline.source.options import DamageMode, InvalidOption, ReadOptions
-from quarry_mq.pipeline.source.table import ArrowRows, Rows, TableReader, Types, chosen
+from quarry_mq.pipeline.source.table import ArrowRows, Rows, TableReader, Types, chosen, types_of
+from quarry_mq.pipeline.source.times import is_calendar_time
 from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.errors import StoreDamaged
 from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.message import PhysicalOffset
+from quarry_mq.store.scan import RecordBatch
 
 BODY: Final = "body"
 DAMAGE: Final = "damage"
@@ -46,14 +50,15 @@ def message_schema(options: ReadOptions) -> StructType:
     """
     names = options.columns or tuple(name for name in COLUMNS if name != BODY)
     if options.mode is DamageMode.FAIL:
-        return chosen(TYPES, names)
-    return chosen(QUARANTINE_TYPES, [*(name for name in names if name != DAMAGE), DAMAGE])
+        return chosen(types_of(TYPES, options.timestamps), names)
+    return chosen(types_of(QUARANTINE_TYPES, options.timestamps), [*(name for name in names if name != DAMAGE), DAMAGE])
 
 
 class MessageReader(TableReader):
     """Reads the commit log."""
 
     types: ClassVar[Types] = QUARANTINE_TYPES
+    time_column: ClassVar[str] = "storeTimestamp"
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -78,11 +83,11 @@ class MessageReader(TableReader):
 
     def _in_time(self, segments: SegmentList, splits: list[LogSplit]) -> list[LogSplit]:
         """Return the splits that may hold records in the requested range of store times."""
-        low, high = bounds_of("storeTimestamp", self.conditions)
-        if not splits or "storeTimestamp" not in map(names_in, self.conditions):
+        low, high = bounds_of(self.time_column, self.conditions)
+        if not splits or self.time_column not in map(names_in, self.conditions):
             return splits
         margin_ms = self.options.clock_margin_ms
-        begins = [store_time_at(segments, split) for split in splits]
+        begins = [_plausible(store_time_at(segments, split)) for split in splits]
         kept = []
         for split, first_ms, next_ms in zip(splits, begins, [*begins[1:], None], strict=True):
             begins_late = first_ms is not None and first_ms > high + margin_ms
@@ -98,18 +103,34 @@ class MessageReader(TableReader):
             closing(open_segments(PosixDisk(), root)) as segments,
         ):
             for found in read_split(segments, partition, check_crc=self.options.check_crc):
-                yield self._damaged(segments, found) if isinstance(found, Damage) else MessageRows(found)
+                yield self._damaged(segments, found) if isinstance(found, Damage) else self.shown(segments, found)
+
+    def shown(self, segments: SegmentList, batch: RecordBatch) -> Rows:
+        """Return the rows of some records."""
+        del segments  # for those who override it
+        return MessageRows(batch)
 
     def _damaged(self, segments: SegmentList, damage: Damage) -> Rows:
         """Return one row that describes the damage. Raises StoreDamaged with `mode=fail`."""
-        told = StoreDamaged(self._file_of(segments, damage), f"offset {damage.begin}: {damage.reason}")
-        if self.options.mode is DamageMode.FAIL:
-            raise told
+        told = self.refused(segments, damage.begin, damage.reason)
         size = min(damage.end - damage.begin, _SIZE_MAX)
         known = {"phyOffset": damage.begin, "storeSize": size, DAMAGE: str(told)}
-        arrays = [pa.array([known.get(field.name)], to_arrow_type(field.dataType)) for field in self.schema]
-        return ArrowRows(pa.RecordBatch.from_arrays(arrays, self.schema.fieldNames()))
+        schema = to_arrow_schema(self.schema, timezone="UTC")
+        arrays = [pa.array([known.get(field.name)], field.type) for field in schema]
+        return ArrowRows(pa.RecordBatch.from_arrays(arrays, schema=schema))
 
-    def _file_of(self, segments: SegmentList, damage: Damage) -> Path:
-        path = segments.path_of(damage.begin)
-        return path if self.options.url is None else Path(self.options.url, path.parent.name, path.name)
+    def refused(self, segments: SegmentList, at: PhysicalOffset, reason: str) -> StoreDamaged:
+        """Return the error with file, offset and reason for a row of `mode=quarantine`; with `mode=fail` raise it."""
+        path = segments.path_of(at)
+        if self.options.url is not None:
+            path = Path(self.options.url, path.parent.name, path.name)
+        error = StoreDamaged(path, f"offset {at}: {reason}")
+        if self.options.mode is DamageMode.FAIL:
+            error.remedy = "with the option mode=quarantine the query goes on, and has this as a row"
+            raise error
+        return error
+
+
+def _plausible(time_ms: int | None) -> int | None:
+    """Return the time; None for a number that no clock gives, which says nothing of the records that follow."""
+    return time_ms if time_ms is not None and is_calendar_time(np.array(time_ms)).all() else None

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Final, TypeVar
 
+from quarry_mq.pipeline.source.times import TimeForm
 from quarry_mq.store.offline import QueueSource
 
 SPLIT_BYTES: Final = 64 << 20
 CLOCK_MARGIN_MS: Final = 10 * 60 * 1000
-OPTIONS: Final = ("path", "table", "columns", "source", "mode", "checkCrc", "splitBytes", "clockMarginMs")
+OPTIONS: Final = (
+    *("path", "table", "columns", "timestamps", "includeHeaders", "source", "mode", "checkCrc", "splitBytes"),
+    *("clockMarginMs", "pushFilters"),
+)
 STORAGE: Final = "storage."
 """Prefix of the options that are handed to the object store."""
 
@@ -53,6 +58,9 @@ class ReadOptions:
     table: Table = Table.MESSAGES
     columns: tuple[str, ...] | None = None
     """Names in the requested order; None reads all but the body."""
+    timestamps: TimeForm = TimeForm.TIMESTAMP
+    include_headers: bool = True
+    """Tells that the columns of Kafka include `headers`."""
     source: QueueSource | None = None
     """The kind of queues to read; None reads the queues that a broker would read."""
     mode: DamageMode = DamageMode.FAIL
@@ -61,6 +69,12 @@ class ReadOptions:
     """Bytes of the log that one task reads, approximately."""
     clock_margin_ms: int = CLOCK_MARGIN_MS
     """Milliseconds by which neighbouring store times may be out of order: a margin for filters by time."""
+    push_filters: bool = False
+    """Tells that the source applies filters.
+
+    Spark keeps one reader for all queries of a loaded table, with the last filter in it. A query with another filter,
+    or with none, gets the rows of that one.
+    """
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -83,21 +97,32 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         storage=tuple(sorted((name.removeprefix(STORAGE), text) for name, text in storage.items())),
         table=table,
         columns=None if columns is None else column_names(columns),
+        timestamps=_one_of(TimeForm, "timestamps", given.get("timestamps", TimeForm.TIMESTAMP.value)),
+        include_headers=flag("includeHeaders", given.get("includeheaders", "true")),
         source=_one_of(QueueSource, "source", source) if (source := given.get("source")) is not None else None,
         mode=_one_of(DamageMode, "mode", given.get("mode", DamageMode.FAIL.value)),
         check_crc=flag("checkCrc", given.get("checkcrc", "true")),
         split_bytes=whole_number("splitBytes", given.get("splitbytes", str(SPLIT_BYTES)), minimum=1),
         clock_margin_ms=whole_number("clockMarginMs", given.get("clockmarginms", str(CLOCK_MARGIN_MS)), minimum=0),
+        push_filters=flag("pushFilters", given.get("pushfilters", "false")),
     )
 
 
 def known_options(options: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
     """Return the options by names in lower case, as Spark ignores case. Raises InvalidOption for an unknown option."""
+    names = tuple(known)
     given = {name.lower(): text for name, text in options.items()}
-    unknown = sorted(given.keys() - {name.lower() for name in known})
-    if unknown:
-        raise InvalidOption(f"option {unknown[0]!r}: there are {', '.join(known)}")
+    for name in sorted(options):
+        if name.lower() not in {each.lower() for each in names}:
+            raise InvalidOption(f"option {name!r}: no such option{nearest(name, names)}; there are {', '.join(names)}")
     return given
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a question for the known name that is most like this one, or nothing if none is like it."""
+    by_lower = {each.lower(): each for each in known}
+    found = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f" (did you mean {by_lower[found[0]]!r}?)" if found else ""
 
 
 def column_names(text: str) -> tuple[str, ...]:
@@ -108,11 +133,12 @@ def column_names(text: str) -> tuple[str, ...]:
 
 
 def _one_of(kind: type[_Kind], option: str, text: str) -> _Kind:
+    values = [str(each.value) for each in kind]
     try:
         return kind(text.lower())
     except ValueError:
         raise InvalidOption(
-            f"option {option!r}: {text!r} is none of {', '.join(each.value for each in kind)}"
+            f"option {option!r}: {text!r} is none of {', '.join(values)}{nearest(text, values)}"
         ) from None
 
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from typing import ClassVar, Protocol, Self
+from functools import partial
+from typing import ClassVar, Final, Protocol, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BinaryType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructField, StructType, TimestampType
 
 from quarry_mq.pipeline.source.conditions import holds, is_applicable
-from quarry_mq.pipeline.source.options import InvalidOption, ReadOptions
+from quarry_mq.pipeline.source.options import InvalidOption, ReadOptions, nearest
+from quarry_mq.pipeline.source.times import TIME_COLUMNS, TimeForm, timestamps
 
 Types = Mapping[str, DataType]
 """The columns of a table in their order."""
+
+_NOT_COMPARED: Final = MapType | ArrayType | BinaryType
 
 
 class Rows(Protocol):
@@ -52,7 +56,9 @@ def chosen(types: Types, names: Iterable[str]) -> StructType:
     fields = []
     for name in names:
         if name not in types:
-            raise InvalidOption(f"option 'columns': no column {name!r}; there are {', '.join(types)}")
+            raise InvalidOption(
+                f"option 'columns': no column {name!r}{nearest(name, types)}; there are {', '.join(types)}"
+            )
         fields.append(StructField(name, types[name]))
     return StructType(fields)
 
@@ -62,16 +68,31 @@ def check_schema(schema: StructType, types: Types) -> None:
     for field in schema:
         expected = types.get(field.name)
         if expected is None:
-            raise InvalidOption(f"schema: no column {field.name!r}; there are {', '.join(types)}")
-        if expected != field.dataType:
+            raise InvalidOption(
+                f"schema: no column {field.name!r}{nearest(field.name, types)}; there are {', '.join(types)}"
+            )
+        if field.dataType not in _possible(field.name, expected):
             raise InvalidOption(
                 f"schema: column {field.name!r} is of type {expected.simpleString()}, "
                 f"not {field.dataType.simpleString()}"
             )
 
 
+def _possible(name: str, expected: DataType) -> list[DataType]:
+    """Return the types that a schema may give to a column: a time may be a timestamp or a number."""
+    return [form.type for form in TimeForm] if name in TIME_COLUMNS else [expected]
+
+
+def types_of(types: Types, form: TimeForm) -> Types:
+    """Return the columns with times in this form."""
+    return {name: form.type if name in TIME_COLUMNS else kind for name, kind in types.items()}
+
+
 class TableReader(DataSourceReader):
-    """Reads the columns of a schema, which may be any of the table's, for the rows that meet all conditions."""
+    """Reads the columns of a schema, which may be any of the table's, for the rows that meet all conditions.
+
+    Readers make times as numbers. Where the schema says that a column is a timestamp, it becomes one here.
+    """
 
     types: ClassVar[Types]
 
@@ -81,17 +102,18 @@ class TableReader(DataSourceReader):
         self.options = options
         self.schema = schema
         self.conditions: list[Filter] = []
+        self._times = {field.name for field in schema if isinstance(field.dataType, TimestampType)}
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for condition in filters:
-            if self.applies(condition):
+            if self.options.push_filters and self.applies(condition):
                 self.conditions.append(condition)
             else:
                 yield condition
 
     def applies(self, condition: Filter) -> bool:
         """Return whether the reader applies the condition; Spark applies the others."""
-        comparable = {name for name, kind in self.types.items() if not isinstance(kind, MapType | BinaryType)}
+        comparable = {name for name, kind in self.types.items() if not isinstance(kind, _NOT_COMPARED)}
         return is_applicable(condition, comparable)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -102,7 +124,7 @@ class TableReader(DataSourceReader):
         for rows in self.rows(partition):
             found = self._selected(rows)
             if len(found):
-                yield pa.RecordBatch.from_arrays([found.array(name) for name in schema.names], schema=schema)
+                yield pa.RecordBatch.from_arrays([self._column(found, name) for name in schema.names], schema=schema)
 
     @abstractmethod
     def rows(self, partition: InputPartition) -> Iterator[Rows]:
@@ -113,5 +135,10 @@ class TableReader(DataSourceReader):
         for condition in self.conditions:
             if not len(rows):
                 break
-            rows = rows.select(pc.fill_null(holds(condition, rows.array), fill_value=False))
+            column_of = partial(self._column, rows)
+            rows = rows.select(pc.fill_null(holds(condition, column_of), fill_value=False))
         return rows
+
+    def _column(self, rows: Rows, name: str) -> pa.Array:
+        array = rows.array(name)
+        return timestamps(array) if name in self._times and pa.types.is_integer(array.type) else array

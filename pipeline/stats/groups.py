@@ -58,7 +58,9 @@ def lag_of_groups(spark: SparkSession, disk: Disk, root: Path, wanted: Wanted) -
 
 
 def _table(spark: SparkSession, root: Path, name: str, wanted: Wanted) -> DataFrame:
-    table = spark.read.format("quarry").option("table", name).load(str(root))
+    # positions are read several times in one query, each time with another filter
+    reader = spark.read.format("quarry").option("table", name).option("pushFilters", name == "queues")
+    table = reader.load(str(root))
     return table.filter(sql.col("topic").isin(*wanted.topics)) if wanted.topics else table
 
 

@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as sql
 
 from quarry_mq.pipeline.damage import LogTable
+from quarry_mq.pipeline.source.times import TimeForm
 from quarry_mq.pipeline.stats.model import Wanted
 from quarry_mq.store.index.keys import KEY_END
 
@@ -19,7 +20,7 @@ _SUMS: Final = ("messages", "storeBytes", "bodyBytes")
 
 def minutes(spark: SparkSession, root: Path, wanted: Wanted) -> DataFrame:
     """Return `minutes_of` the log of the store at `root`. Damage ends the job."""
-    return minutes_of(LogTable(spark, root), wanted)
+    return minutes_of(LogTable(spark, root, has_one_filter=False), wanted)
 
 
 def minutes_of(log: LogTable, wanted: Wanted) -> DataFrame:
@@ -72,7 +73,7 @@ def largest(table: DataFrame, top: int, *order: Column | str) -> DataFrame:
 
 def _messages(log: LogTable, wanted: Wanted, *columns: str, checked: bool = True) -> DataFrame:
     names = dict.fromkeys([*columns, "storeTimestamp"])
-    rows = log.rows(",".join(names), checked=checked)
+    rows = log.rows(",".join(names), checked=checked, times=TimeForm.MILLIS)
     if wanted.topics:
         rows = rows.filter(sql.col("topic").isin(*wanted.topics))
     if wanted.from_ms is not None:

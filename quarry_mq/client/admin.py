@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
+import grpc
 from google.protobuf.message import Message
 
 from quarry_mq.client.channel import aio_channel, call_metadata, open_channel
 from quarry_mq.client.endpoint import Endpoint
+from quarry_mq.client.errors import BrokerUnreachable
 from quarry_mq.protocol.admin_methods import methods_by_short_name, path_of, stub_of
 from quarry_mq.protocol.clock import Clock, SystemClock
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
@@ -63,6 +65,13 @@ class AdminClient:
         """Yield the topics whose names begin with the prefix, in the order of their names."""
         for page in self.call("AdminService/ListTopics", pb.ListTopicsRequest(prefix=prefix)):
             yield from page.topics
+
+    def topic_names(self, address: str) -> list[str]:
+        """Return the names of all topics. Raises BrokerUnreachable with the address."""
+        try:
+            return [topic.name for topic in self.topics()]
+        except grpc.RpcError as failed:
+            raise BrokerUnreachable(f"{address}: {cast('grpc.Call', failed).details()}") from failed
 
     def delete_topic(self, name: str) -> None:
         self.call("AdminService/DeleteTopic", pb.DeleteTopicRequest(name=name))

@@ -74,6 +74,14 @@ class Pulled(NamedTuple):
     is_outside: bool
 
 
+class RoutedQueue(NamedTuple):
+    """A queue of a topic, with the broker that has it and the broker's address."""
+
+    broker: str
+    number: int
+    address: str
+
+
 class QueueClient:
     """Reads queues, and sends messages in their protobuf form, from one thread or several. It must be closed.
 
@@ -109,29 +117,42 @@ class QueueClient:
 
     def queues(self, topic: str) -> list[int]:
         """Return the numbers of the topic's queues."""
+        return sorted({queue.number for queue in self.routes([topic])[topic]})
+
+    def routes(self, topics: Sequence[str]) -> dict[str, list[RoutedQueue]]:
+        """Return the queues of each topic, in the order of brokers and numbers."""
         # asking for a route may create the topic, asking for an offset does not
-        self.offsets(topic, [0], Start.LATEST)
-        request = service.QueryRouteRequest(topic=definition.Resource(name=topic))
-        answer = self._answered(f"topic {topic}", self._stub.QueryRoute, request)
-        return sorted({queue.id for queue in answer.message_queues})
+        self.offsets_of([(topic, 0) for topic in topics], Start.LATEST)
+        requests = {topic: service.QueryRouteRequest(topic=definition.Resource(name=topic)) for topic in topics}
+        futures = {topic: self._begun(self._stub.QueryRoute, request) for topic, request in requests.items()}
+        found = {}
+        for topic, future in futures.items():
+            answer = self._answered(f"topic {topic}", self._stub.QueryRoute, requests[topic], begun=future)
+            found[topic] = sorted({_routed(queue) for queue in answer.message_queues})
+        return found
 
     def offsets(self, topic: str, queues: Iterable[int], where: Start | int) -> dict[int, int]:
-        """Return the first offset of each queue, its end, or its offset at a time in ms."""
+        """Return the first offset of each queue of a topic, its end, or its offset at a time in ms."""
+        found = self.offsets_of([(topic, number) for number in queues], where)
+        return {number: offset for (_, number), offset in found.items()}
+
+    def offsets_of(self, queues: Iterable[tuple[str, int]], where: Start | int) -> dict[tuple[str, int], int]:
+        """Return such offsets for queues of several topics. A queue is a topic and a number."""
         requests = {}
-        for number in queues:
-            requests[number] = request = service.QueryOffsetRequest(message_queue=_queue(topic, number))
+        for topic, number in queues:
+            requests[topic, number] = request = service.QueryOffsetRequest(message_queue=_queue(topic, number))
             if isinstance(where, Start):
                 request.query_offset_policy = _POLICIES[where]
             else:
                 request.query_offset_policy = definition.TIMESTAMP
                 request.timestamp.FromMilliseconds(where)
         # all queues at once: a topic may have thousands
-        futures = {number: self._begun(self._stub.QueryOffset, request) for number, request in requests.items()}
+        futures = {queue: self._begun(self._stub.QueryOffset, request) for queue, request in requests.items()}
         return {
-            number: self._answered(
-                f"topic {topic}, queue {number}", self._stub.QueryOffset, requests[number], begun=future
+            queue: self._answered(
+                f"topic {queue[0]}, queue {queue[1]}", self._stub.QueryOffset, requests[queue], begun=future
             ).offset
-            for number, future in futures.items()
+            for queue, future in futures.items()
         }
 
     def pull(self, group: str, topic: str, queue: int, offset: int, count: int) -> Pulled:
@@ -209,6 +230,12 @@ class QueueClient:
                 waited = f"after {self._timeout_ms} ms"
                 raise BrokerUnreachable(f"{self._endpoint.address}: {reason} ({waited})") from error
             pause_s = min(pause_s * 2, BACKOFF_MAX_S)
+
+
+def _routed(queue: definition.MessageQueue) -> RoutedQueue:
+    [address, *_] = queue.broker.endpoints.addresses
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return RoutedQueue(queue.broker.name, queue.id, f"{host}:{address.port}")
 
 
 def _queue(topic: str, number: int) -> definition.MessageQueue:

@@ -18,9 +18,9 @@ BATCH_MAX = 60
 
 def started(spark: SparkSession, options: argparse.Namespace, name: str) -> StreamingQuery:
     source = spark.readStream.format("quarry").options(
-        endpoints=options.endpoint, topic="orders", startingOffsets="earliest", maxMessagesPerBatch=str(BATCH_MAX)
+        endpoints=options.endpoint, subscribe="orders", startingOffsets="earliest", maxOffsetsPerTrigger=str(BATCH_MAX)
     )
-    rows: DataFrame = source.option("splitMessages", "20").load()
+    rows: DataFrame = source.option("maxRecordsPerPartition", "20").load()
     if name == "files":
         writer = rows.writeStream.format("parquet").option("path", f"{options.directory}/landed")
     else:

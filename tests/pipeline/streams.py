@@ -7,8 +7,10 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from quarry_mq.pipeline.stream.options import Connection, source_options
-from quarry_mq.pipeline.stream.reader import StreamReader, stream_schema
+from quarry_mq.pipeline.stream.columns import live_schema
+from quarry_mq.pipeline.stream.options import Connection
+from quarry_mq.pipeline.stream.reader import BatchReader, StreamReader
+from quarry_mq.pipeline.stream.source_options import Use, source_options
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from tests.e2e.broker import Broker
 
@@ -17,10 +19,18 @@ Offsets = dict[str, Any]
 
 
 def stream(broker: Broker, topic: str = "orders", **options: object) -> StreamReader:
-    """Options are spelled as Spark users spell them."""
-    told = {"endpoints": broker.endpoint, "topic": topic, "startingOffsets": "earliest", **options}
-    checked = source_options({name: str(value) for name, value in told.items()})
-    return StreamReader(checked, stream_schema(checked))
+    """Options are spelled as Spark users spell them; None leaves one out."""
+    told = {"endpoints": broker.endpoint, "subscribe": topic, "startingOffsets": "earliest", **options}
+    checked = source_options({name: str(value) for name, value in told.items() if value is not None}, Use.STREAM)
+    return StreamReader(checked, live_schema(checked))
+
+
+def batch(broker: Broker, topic: str | None = "orders", **options: object) -> list[Row]:
+    """The rows of `spark.read`; options as for `stream`."""
+    told = {"endpoints": broker.endpoint, "subscribe": topic, **options}
+    checked = source_options({name: str(value) for name, value in told.items() if value is not None}, Use.BATCH)
+    reader = BatchReader(checked, live_schema(checked))
+    return [row for part in reader.partitions() for some in reader.read(part) for row in some.to_pylist()]
 
 
 def rows_between(reader: StreamReader, start: Offsets, end: Offsets) -> list[Row]:

@@ -15,8 +15,10 @@ Row = dict[str, Any]
 
 
 def reader(root: Path, **options: object) -> TableReader:
-    """A reader as Spark makes it. Options are spelled as Spark users spell them."""
-    checked = read_options({"path": str(root), **{name: str(value) for name, value in options.items()}})
+    """A reader as Spark makes it. Options are spelled as Spark users spell them; times are numbers unless asked for."""
+    form = {} if options.get("columns") == "kafka" else {"timestamps": "millis"}
+    form["pushFilters"] = "true"
+    checked = read_options({"path": str(root), **form, **{name: str(value) for name, value in options.items()}})
     return reader_of(checked, schema_of(checked))
 
 

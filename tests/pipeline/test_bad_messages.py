@@ -174,13 +174,11 @@ def test_topics_with_odd_names_come_back_as_they_are(spark: SparkSession, tmp_pa
     fill(tmp_path / "store", [message(topic, 0, topic.encode(), UNIQ_KEY="M") for topic in ODD_TOPICS])
     place = tmp_path / "out"
     assert export(spark, PosixDisk(), tmp_path / "store", str(place), Selection()).messages == len(ODD_TOPICS)
-    back = spark.read.parquet(str(place)).select("topicName", "body").collect()
-    assert sorted((row["topicName"], row["body"].decode()) for row in back) == sorted(
-        (each, each) for each in ODD_TOPICS
-    )
+    back = spark.read.parquet(str(place)).select("topic", "body").collect()
+    assert sorted((row["topic"], row["body"].decode()) for row in back) == sorted((each, each) for each in ODD_TOPICS)
     files = [each for each in place.rglob("*.parquet") if "_quarry" not in each.parts]
     assert len(files) == len(ODD_TOPICS)
-    numeric = spark.read.parquet(str(place)).filter(sql.col("topicName") == "007").count()
+    numeric = spark.read.parquet(str(place)).filter(sql.col("topic") == "007").count()
     assert numeric == 1
 
 
@@ -193,22 +191,29 @@ def test_folders_of_topics_are_the_topics_unless_no_folder_can_be(spark: SparkSe
 
 
 @pytest.mark.slow
-def test_an_export_of_the_first_layout_goes_on_in_it(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", [1, 2])
+def test_an_export_of_an_older_layout_goes_on_in_it(spark: SparkSession, tmp_path: Path, layout: int) -> None:
     fill(tmp_path / "store", mixed())
     place, selection = tmp_path / "out", Selection(body=BodyForm.PLAIN)
     export(spark, PosixDisk(), tmp_path / "store", str(place), selection)
     kept = place / "_quarry" / "selection.json"
     fields = json.loads(kept.read_text())
-    assert fields.pop("layout") == 2
+    assert fields.pop("layout") == 3
+    if layout > 1:
+        fields["layout"] = layout
     kept.write_text(json.dumps(fields))
     kept.with_name(".selection.json.crc").unlink()
     before = set(place.rglob("*.parquet"))
     fill(tmp_path / "store", mixed())
     done = export(spark, PosixDisk(), tmp_path / "store", str(place), selection, goes_on=True)
     assert (done.messages, done.without_body) == (11, 3)
-    added = dataset.dataset([str(each) for each in set(place.rglob("*.parquet")) - before], format="parquet")
+    new = set(place.rglob("*.parquet")) - before
+    assert {each.relative_to(place).parts[0] for each in new} == {"topic=orders"}
+    added = dataset.dataset([str(each) for each in new], format="parquet")
     assert added.count_rows() == 11
-    assert not {"topicName", "bodyProblem"} & set(added.schema.names)
+    assert str(added.schema.field("storeTimestamp").type) == "int64"
+    later = {"topicName", "bodyProblem", "topic"} & set(added.schema.names)
+    assert later == (set() if layout == 1 else {"topicName", "bodyProblem"})
 
 
 # -- damage

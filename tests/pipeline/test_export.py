@@ -9,14 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as dataset
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from quarry_mq.pipeline.export import BodyForm, Exported, Selection, export
 from quarry_mq.pipeline.export.commits import Destination
 from quarry_mq.pipeline.export.job import stored_day
 from quarry_mq.pipeline.files import Folder
+from quarry_mq.pipeline.source.times import microseconds_of, timestamps
 from quarry_mq.protocol.messages.bodies import plain_body
 from quarry_mq.protocol.messages.system_flag import COMPRESSED
 from quarry_mq.store.errors import Invalid
@@ -56,9 +59,11 @@ def test_what_is_read_back_is_what_rocketmqs_decoder_reads(
         told = {**row, "properties": dict(row["properties"])}
         body = told.pop("body")
         assert (len(body), hashlib.sha1(body).hexdigest()) == (line["bodyLength"], line.pop("bodySha1"))
-        assert told.pop("topicName") == told["topic"]
+        assert str(told.pop("topicFolder")) == told["topic"]
         for added in ("uniqKey", "tags", "keys", "day"):
             told.pop(added)
+        for time in ("storeTimestamp", "bornTimestamp"):
+            told[time] = microseconds_of(told[time]) // 1000
         told["offsetMsgId"] = told["msgId"]
         assert told == line
 
@@ -70,7 +75,7 @@ def test_files_lie_in_folders_by_topic_and_day(
     root = golden_store("file-clean") / "store"
     run(root)
     folders = {str(path.parent.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.parquet")}
-    assert all(folder.startswith("topic=") and "/day=20" in folder for folder in folders)
+    assert all(folder.startswith("topicFolder=") and "/day=20" in folder for folder in folders)
     assert len({folder.partition("/")[0] for folder in folders}) == len({row["topic"] for row in messages(root)})
 
 
@@ -122,10 +127,15 @@ def test_bodies_as_text_and_in_base64(spark: SparkSession, golden_store: GoldenS
 
 
 def test_every_store_time_has_a_day(spark: SparkSession) -> None:
-    times = [(each,) for each in (0, 1_700_000_000_000, 253_402_300_799_999, 2**53, 2**63 - 1, -1, -(2**63))]
-    days = spark.createDataFrame(times, "storeTimestamp long").select(stored_day().alias("day")).collect()
+    times = [0, 1_700_000_000_000, 253_402_300_799_999, 2**53, 2**63 - 1, -1, -(2**63)]
     last = "9999-12-31"
-    assert [row["day"] for row in days] == ["1970-01-01", "2023-11-14", last, last, last, "1970-01-01", "1970-01-01"]
+    for values, kind, before_1970 in (
+        (times, LongType(), ["1970-01-01", "1970-01-01"]),
+        (timestamps(pa.array(times)).to_pylist(), TimestampType(), ["1969-12-31", last]),
+    ):
+        table = spark.createDataFrame([(each,) for each in values], StructType([StructField("storeTimestamp", kind)]))
+        days = [row["day"] for row in table.select(stored_day(kind).alias("day")).collect()]
+        assert days == ["1970-01-01", "2023-11-14", last, last, last, *before_1970]
 
 
 # -- exports that go on
@@ -193,7 +203,7 @@ def test_a_run_that_is_killed_leaves_neither_gap_nor_duplicate(
             patch.setattr(Folder, "move_unless_there", dies)
         with pytest.raises(Killed):
             run(root, goes_on=True)
-    seen = len(list((tmp_path / "out").glob("topic=*/*/*.parquet")))
+    seen = len(list((tmp_path / "out").glob("topicFolder=*/*/*.parquet")))
     assert (seen > 0) == (where == "moved some")
     again = run(root, goes_on=True)
     assert again.messages == (len(everything) if where == "staged" else 0)

@@ -310,7 +310,7 @@ def test_a_directory_that_is_no_store(tmp_path: Path) -> None:
     ("options", "complaint"),
     [
         ({}, "option 'path': the directory of a store is needed"),
-        ({"path": "x", "tabel": "messages"}, "option 'tabel': there are"),
+        ({"path": "x", "tabel": "messages"}, "option 'tabel': no such option (did you mean 'table'?); there are path,"),
         (
             {"path": "x", "table": "units!"},
             "option 'table': 'units!' is none of messages, units, queues, positions, index",
@@ -320,7 +320,10 @@ def test_a_directory_that_is_no_store(tmp_path: Path) -> None:
         ({"path": "x", "splitBytes": "many"}, "option 'splitBytes': 'many' is no whole number"),
         ({"path": "x", "checkCrc": "perhaps"}, "option 'checkCrc': 'perhaps' is neither true nor false"),
         ({"path": "x", "columns": "topic,"}, "option 'columns': 'topic,' holds an empty name"),
-        ({"path": "x", "columns": "topic,boddy"}, "option 'columns': no column 'boddy'; there are topic,"),
+        (
+            {"path": "x", "columns": "topic,boddy"},
+            "option 'columns': no column 'boddy' (did you mean 'body'?); there are topic,",
+        ),
     ],
 )
 def test_an_option_that_cannot_be_meant_is_refused_by_name(options: dict[str, str], complaint: str) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import EqualTo
 
 from quarry_mq.kv import KeyValueEngine
 from quarry_mq.kv.memory import MemoryEngine
-from quarry_mq.pipeline.source.positions import Position, joined
+from quarry_mq.pipeline.source.derived.positions import Position, joined
 from quarry_mq.server.delivery.state.inflight import InFlight, InFlightTable
 from quarry_mq.store.errors import StoreDamaged, StoreLocked
 from quarry_mq.store.fs import PosixDisk

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, In
 
 from quarry_mq.kv import FamilyOptions, RocksEngine
-from quarry_mq.pipeline.source.entries import Stretch, _cut
+from quarry_mq.pipeline.source.derived.entries import Stretch, _cut
 from quarry_mq.pipeline.source.options import InvalidOption
 from quarry_mq.store.errors import NotAStore, StoreDamaged, StoreLocked
 from quarry_mq.store.fs import PosixDisk

@@ -50,7 +50,7 @@ def test_filters_are_handed_down(spark: SparkSession, golden_store: GoldenStore)
     root = golden_store("file-clean") / "store"
     everything = messages(root)
     some = everything[len(everything) // 2]
-    frame = table(spark, root).filter(
+    frame = table(spark, root, pushFilters=True).filter(
         f"topic = '{some['topic']}' and phyOffset >= {some['phyOffset']} and tags is not null and queueId in (0, 1, 2)"
     )
     assert " Filter " not in plan_of(frame), "nothing is left to be filtered"
@@ -63,6 +63,18 @@ def test_filters_are_handed_down(spark: SparkSession, golden_store: GoldenStore)
         and row["tags"] is not None
         and row["queueId"] in (0, 1, 2)
     ]
+
+
+def test_queries_of_one_loaded_table_have_their_own_filters(spark: SparkSession, golden_store: GoldenStore) -> None:
+    """Spark keeps one reader for them all."""
+    root = golden_store("file-clean") / "store"
+    topics = Counter(row["topic"] for row in messages(root))
+    (first, _), (second, _) = topics.most_common(2)
+    frame = table(spark, root)
+    some, others = frame.filter(f"topic = '{first}'"), frame.filter(f"topic = '{second}'")
+    assert (some.count(), frame.count(), others.count()) == (topics[first], topics.total(), topics[second])
+    both = some.union(others).groupBy("topic").count().collect()
+    assert {row["topic"]: row["count"] for row in both} == {name: topics[name] for name in (first, second)}
 
 
 def test_filters_that_are_left_to_spark_hold_too(spark: SparkSession, golden_store: GoldenStore) -> None:
@@ -82,7 +94,7 @@ def test_a_schema_says_which_columns_are_read(spark: SparkSession, golden_store:
     ("options", "complaint"),
     [
         ({"columns": "boddy"}, "option 'columns': no column 'boddy'"),
-        ({"tabel": "messages"}, "option 'tabel': there are"),
+        ({"tabel": "messages"}, r"option 'tabel': no such option \(did you mean 'table'\?\)"),
         ({"mode": "perhaps"}, "option 'mode': 'perhaps' is none of fail, quarantine"),
     ],
 )

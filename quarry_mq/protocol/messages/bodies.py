@@ -100,6 +100,12 @@ def plain_body(system_flag: int, body: bytes, size_max: int | None = None) -> by
     return body if method is None or not body else uncompressed(body, method, size_max)
 
 
+def body_problem(system_flag: int, body: bytes) -> str:
+    """Return why `plain_body` has no body to return, in words for a person."""
+    method = compression_name(system_flag, body)
+    return f"marked as compressed ({method}), but it is not, is broken, or has more than {PLAIN_SIZE_MAX >> 20} MiB"
+
+
 def inflated(body: bytes, size_max: int, method: Compression = Compression.ZLIB) -> Inflated | None:
     """Return at most `size_max` bytes of the content; None if it is not compressed so. With ZLIB it may
     also be gzip.
