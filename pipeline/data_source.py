@@ -7,8 +7,11 @@ spark.readStream.format("quarry").option("endpoints", "127.0.0.1:8081").option("
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -19,11 +22,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from quarry_mq.pipeline.source import InvalidOption, reader_of, schema_of
+from quarry_mq.pipeline.source import reader_of, schema_of, stream_of
 from quarry_mq.pipeline.source.options import read_options
 
 LIVE: Final = frozenset({"endpoints", "subscribe", "subscribepattern", "assign", "kafka.bootstrap.servers"})
 """Options that only the source of live brokers has, in lower case."""
+_NEEDED: Final = ("quarry_mq.pipeline", "numpy", "pyarrow")
+"""Packages that the workers' Python must have."""
+_ANSWER_TIMEOUT_S: Final = 30.0
 
 
 class QuarryDataSource(DataSource):
@@ -53,7 +59,7 @@ class QuarryDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if not self._is_live:
-            raise InvalidOption("option 'endpoints': a stream needs it; a store is read with spark.read")
+            return stream_of(read_options(self.options), schema)
         from quarry_mq.pipeline.stream.reader import StreamReader
         from quarry_mq.pipeline.stream.source_options import Use, source_options
 
@@ -77,7 +83,42 @@ class QuarryDataSource(DataSource):
         return any(name.lower() in LIVE for name in self.options)
 
 
+class WorkersUnusable(Exception):
+    """The Python of Spark's workers cannot run the format. The text says what to set."""
+
+
 def register(spark: SparkSession) -> None:
-    """Register the format `quarry` with the session, and let Spark push its filters down to it."""
+    """Register the format `quarry` with the session, and let Spark push its filters down to it.
+
+    Raises WorkersUnusable.
+    """
+    _check_workers(spark)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(QuarryDataSource)
+
+
+def _check_workers(spark: SparkSession) -> None:
+    """Raise WorkersUnusable unless the Python that Spark runs on this machine has the packages that it needs.
+
+    Spark plans each read in such a Python, and its own error for a missing package does not name the Python.
+    """
+    try:
+        python = spark.sparkContext.pythonExec
+    except PySparkException:  # a session of Spark Connect: its Python is on another machine
+        return
+    looks = f"import importlib.util as u; print(*[each for each in {_NEEDED} if u.find_spec(each) is None])"
+    try:
+        told = subprocess.run(
+            [python, "-c", looks], capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        problem = f"cannot be run ({error})"
+    else:
+        if told.returncode == 0 and not told.stdout.strip():
+            return
+        reason = told.stderr.strip().rpartition("\n")[2] or f"it lacks {told.stdout.strip()}"
+        problem = f"cannot read the format quarry ({reason})"
+    raise WorkersUnusable(
+        f"Spark's workers run {python}, which {problem}: before the session begins, set the environment variable "
+        f"PYSPARK_PYTHON, or spark.pyspark.python, to a Python with quarry-mq[pipeline], such as {sys.executable}"
+    )

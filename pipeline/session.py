@@ -58,7 +58,7 @@ def open_session(name: str, *, master: str | None = None, settings: Mapping[str,
     """Return a session that knows the format `quarry`: the running one, or a new one.
 
     `master` None takes that of `spark-submit` or the configuration, and all cores of this machine where there is
-    none. `settings` come before our own. Raises JavaMissing.
+    none. `settings` come before our own. Raises JavaMissing, WorkersUnusable.
     """
     find_java()
     # workers must run this interpreter: another one may lack what tasks need

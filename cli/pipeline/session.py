@@ -68,6 +68,7 @@ def spark_session(
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
+        from quarry_mq.pipeline.data_source import WorkersUnusable
         from quarry_mq.pipeline.progress import reported
         from quarry_mq.pipeline.session import JavaMissing, open_session
         from quarry_mq.pipeline.source.options import InvalidOption
@@ -75,7 +76,7 @@ def spark_session(
         end(Exit.COULD_NOT_RUN, f"{missing.name or missing} is missing: pip install 'quarry-mq[pipeline]'")
     try:
         spark = open_session(f"quarry {name}", master=master, settings=settings)
-    except JavaMissing as missing:
+    except (JavaMissing, WorkersUnusable) as missing:
         end(Exit.COULD_NOT_RUN, str(missing))
     failed: Exception | None = None
     with reporting_errors(store), logs_aside(logging.WARNING):

@@ -38,6 +38,9 @@ Layout 1 was not written down; it lacks `topicName` and `bodyProblem`. In layout
 `topic`, and times are milliseconds.
 """
 
+_NOTHING: Final[Mapping[str, Any]] = {"messages": 0, "problems": 0, "first": None}
+"""The counts of a run that selects no messages."""
+
 _FOLDER_SIZE_MAX: Final = 240
 """Bytes that a topic may take in a folder's name, which can have 255."""
 
@@ -113,7 +116,7 @@ def export(
             begin,
             end,
         )
-        return _staged(selected, place.staging, selection.file_format, layout)
+        return _staged(selected, place, selection.file_format, layout)
 
     found, damage = beside_damage(LogTable(spark, root, split_bytes=split_bytes), write, begin, end)
     messages = int(found["messages"])
@@ -123,7 +126,7 @@ def export(
     return Exported(begin, end, messages, len(commit.files), expired, problems, first, damage)
 
 
-def _staged(selected: DataFrame, staging: str, file_format: str, layout: int) -> Mapping[str, Any]:
+def _staged(selected: DataFrame, place: Destination, file_format: str, layout: int) -> Mapping[str, Any]:
     """Write the rows to the staging folder. Returns the counts that were taken meanwhile."""
     counted = Observation()
     has_problem = sql.col(PROBLEM).isNotNull() if PROBLEM in selected.columns else sql.lit(False)  # noqa: FBT003
@@ -135,8 +138,9 @@ def _staged(selected: DataFrame, staging: str, file_format: str, layout: int) ->
     )
     folders = ("topic" if layout < LAYOUT else TOPIC_FOLDER, "day")
     ordered = _laid_out(rows, layout).hint("rebalance", *folders).sortWithinPartitions(*folders, "phyOffset")
-    ordered.write.partitionBy(*folders).format(file_format).save(staging)
-    return counted.get
+    ordered.write.partitionBy(*folders).format(file_format).save(place.staging)
+    # Spark drops an observation from a plan when it finds that there are no rows
+    return counted.get if place.staged_files() else _NOTHING
 
 
 def _begin(place: Destination, selection: Selection, *, goes_on: bool) -> tuple[list[Commit], int]:

@@ -12,9 +12,10 @@ from quarry_mq.pipeline.source.derived import EntryReader, IndexReader, Position
 from quarry_mq.pipeline.source.kafka import KafkaReader, kafka_schema
 from quarry_mq.pipeline.source.messages import MessageReader, message_schema
 from quarry_mq.pipeline.source.options import InvalidOption, ReadOptions, Table
+from quarry_mq.pipeline.source.store_stream import StoreStreamReader
 from quarry_mq.pipeline.source.table import TableReader, chosen, types_of
 
-__all__ = ["InvalidOption", "reader_of", "schema_of"]
+__all__ = ["InvalidOption", "reader_of", "schema_of", "stream_of"]
 
 _READERS: dict[Table, type[TableReader]] = {
     Table.MESSAGES: MessageReader,
@@ -38,3 +39,13 @@ def reader_of(options: ReadOptions, schema: StructType) -> TableReader:
     if options.table is Table.MESSAGES and options.columns == (KAFKA,):
         return KafkaReader(options, schema)
     return _READERS[options.table](options, schema)
+
+
+def stream_of(options: ReadOptions, schema: StructType) -> StoreStreamReader:
+    """Return the reader of a store as a stream. Raises InvalidOption for what cannot be read so."""
+    reader = reader_of(options, schema)
+    if not isinstance(reader, MessageReader):
+        raise InvalidOption(f"option 'table': only the table {Table.MESSAGES.value!r} can be read as a stream")
+    if options.url is not None:
+        raise InvalidOption("option 'path': a store in an object store cannot be read as a stream; read it with read")
+    return StoreStreamReader(reader)

@@ -99,7 +99,8 @@ def _end_of_used(segments: SegmentList) -> PhysicalOffset:
 
 def plan_splits(segments: SegmentList, extent: LogExtent, split_bytes: int) -> list[LogSplit]:
     """Divide the extent into splits of about `split_bytes`. Each but the first of a segment begins at a record."""
-    bases = (base for base in segments.bases if base < extent.end)
+    size = segments.segment_size
+    bases = (base for base in segments.bases if base < extent.end and base + size > extent.begin)
     return [split for base in bases for split in _splits_of(segments, base, extent, split_bytes)]
 
 

@@ -29,7 +29,7 @@ from quarry_mq.pipeline.source.options import DamageMode, InvalidOption, ReadOpt
 from quarry_mq.pipeline.source.table import ArrowRows, Rows, TableReader, Types, chosen, types_of
 from quarry_mq.pipeline.source.times import is_calendar_time
 from quarry_mq.store.commitlog import SegmentList
-from quarry_mq.store.errors import StoreDamaged
+from quarry_mq.store.errors import OffsetOutOfRange, StoreDamaged, StoreUnusable
 from quarry_mq.store.fs import PosixDisk
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.scan import RecordBatch
@@ -98,12 +98,19 @@ class MessageReader(TableReader):
 
     def rows(self, partition: InputPartition) -> Iterator[Rows]:
         assert isinstance(partition, LogSplit)
-        with (
-            root_with_segment(self.options, partition.begin) as root,
-            closing(open_segments(PosixDisk(), root)) as segments,
-        ):
-            for found in read_split(segments, partition, check_crc=self.options.check_crc):
-                yield self._damaged(segments, found) if isinstance(found, Damage) else self.shown(segments, found)
+        try:
+            with (
+                root_with_segment(self.options, partition.begin) as root,
+                closing(open_segments(PosixDisk(), root)) as segments,
+            ):
+                for found in read_split(segments, partition, check_crc=self.options.check_crc):
+                    yield self._damaged(segments, found) if isinstance(found, Damage) else self.shown(segments, found)
+        except (FileNotFoundError, OffsetOutOfRange) as error:
+            raise StoreUnusable(
+                self.options.path,
+                f"offsets [{partition.begin}, {partition.end}): the segment is gone, as it expires while a broker runs "
+                f"({error}); run the query again, or read a backup",
+            ) from error
 
     def shown(self, segments: SegmentList, batch: RecordBatch) -> Rows:
         """Return the rows of some records."""

@@ -16,7 +16,7 @@ SPLIT_BYTES: Final = 64 << 20
 CLOCK_MARGIN_MS: Final = 10 * 60 * 1000
 OPTIONS: Final = (
     *("path", "table", "columns", "timestamps", "includeHeaders", "source", "mode", "checkCrc", "splitBytes"),
-    *("clockMarginMs", "pushFilters"),
+    *("clockMarginMs", "pushFilters", "maxBytesPerTrigger"),
 )
 STORAGE: Final = "storage."
 """Prefix of the options that are handed to the object store."""
@@ -69,6 +69,8 @@ class ReadOptions:
     """Bytes of the log that one task reads, approximately."""
     clock_margin_ms: int = CLOCK_MARGIN_MS
     """Milliseconds by which neighbouring store times may be out of order: a margin for filters by time."""
+    batch_bytes_max: int | None = None
+    """Bytes of the log that one batch of a stream has, at most; None: all there are."""
     push_filters: bool = False
     """Tells that the source applies filters.
 
@@ -83,14 +85,17 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     given = known_options({name: text for name, text in options.items() if name.lower() not in storage}, OPTIONS)
     path = given.get("path")
     if not path:
-        raise InvalidOption("option 'path': the directory of a store is needed")
+        raise InvalidOption("option 'path': the directory of a store is needed, or the option 'endpoints' of a broker")
     table = _one_of(Table, "table", given.get("table", Table.MESSAGES.value))
     is_elsewhere = "://" in path
     if is_elsewhere and table is not Table.MESSAGES:
-        raise InvalidOption(f"option 'table': of a store in an object store there is {Table.MESSAGES.value!r} only")
+        raise InvalidOption(
+            f"option 'table': of a store in an object store only {Table.MESSAGES.value!r} can be read, because "
+            f"{table.value!r} needs the whole store on a disk: copy the store to a disk first"
+        )
     if storage and not is_elsewhere:
         raise InvalidOption(f"option {min(storage)!r}: {path!r} is no object store")
-    columns = given.get("columns")
+    columns, bytes_max = given.get("columns"), given.get("maxbytespertrigger")
     return ReadOptions(
         path=Path(path),
         url=path if is_elsewhere else None,
@@ -104,6 +109,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         check_crc=flag("checkCrc", given.get("checkcrc", "true")),
         split_bytes=whole_number("splitBytes", given.get("splitbytes", str(SPLIT_BYTES)), minimum=1),
         clock_margin_ms=whole_number("clockMarginMs", given.get("clockmarginms", str(CLOCK_MARGIN_MS)), minimum=0),
+        batch_bytes_max=None if bytes_max is None else whole_number("maxBytesPerTrigger", bytes_max, minimum=1),
         push_filters=flag("pushFilters", given.get("pushfilters", "false")),
     )
 

@@ -15,17 +15,20 @@ Stored = tuple[Message, int]
 """A message, and the ms since 1970 when it was stored."""
 
 
-def write_store(root: Path, stored: Iterable[Stored]) -> None:
-    """A store of nothing but a log with these messages, in one segment."""
+def write_store(root: Path, stored: Iterable[Stored], *, first_offset: int = 0, begin: int = 0) -> None:
+    """A store of nothing but a log with these messages, in one segment, which begins at `begin`.
+
+    Queues begin at `first_offset`.
+    """
     log = bytearray()
     next_offsets: Counter[tuple[str, int]] = Counter()
     for each, stored_ms in stored:
         queue = each.topic, each.queue_number
-        at = QueueOffset(next_offsets[queue]), PhysicalOffset(len(log)), stored_ms
+        at = QueueOffset(first_offset + next_offsets[queue]), PhysicalOffset(begin + len(log)), stored_ms
         log += encode_record(each, *at, encode_properties(each.properties), crc_property=True)
         next_offsets[queue] += 1
     disk, directory = PosixDisk(), StorePaths(root).commit_log
     disk.make_directories(directory)
-    segment = disk.create_segment(directory / segment_name(PhysicalOffset(0)), 1 << 22)
+    segment = disk.create_segment(directory / segment_name(PhysicalOffset(begin)), max(1 << 22, len(log)))
     segment.write(0, bytes(log))
     segment.close()

@@ -96,7 +96,7 @@ def test_nothing_stays_on_this_machine(uploaded: Uploaded, tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"table": "units"}, "option 'table': of a store in an object store there is 'messages' only"),
+        ({"table": "units"}, "option 'table': of a store in an object store only 'messages' can be read"),
         ({"storage.region": "nowhere", "path": "/here"}, "option 'storage.region': '/here' is no object store"),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from quarry_mq.pipeline.data_source import WorkersUnusable, register
 from quarry_mq.store.layout.paths import StorePaths
 from tests import golden
 from tests.conftest import GoldenStore
@@ -135,3 +136,26 @@ def test_queues_are_counted(spark: SparkSession, golden_store: GoldenStore) -> N
     root = golden_store("rocks-clean") / "store"
     [row] = table(spark, root, table="queues").selectExpr("sum(maxOffset - minOffset) as units").collect()
     assert row["units"] >= table(spark, root, table="units").count() > 100
+
+
+def test_workers_of_another_python_are_told_before_anything_is_read(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strange = tmp_path / "python3"
+    for script, reason in (
+        ("#!/bin/sh\necho 'quarry_mq.pipeline pyarrow'\n", "it lacks quarry_mq.pipeline pyarrow"),
+        ("#!/bin/sh\necho 'ModuleNotFoundError: no quarry_mq' >&2; exit 1\n", "ModuleNotFoundError: no quarry_mq"),
+    ):
+        strange.write_text(script)
+        strange.chmod(0o755)
+        monkeypatch.setattr(spark.sparkContext, "pythonExec", str(strange))
+        with pytest.raises(WorkersUnusable) as raised:
+            register(spark)
+        assert f"Spark's workers run {strange}, which cannot read the format quarry ({reason})" in str(raised.value)
+        assert "PYSPARK_PYTHON" in str(raised.value)
+        assert "\n" not in str(raised.value)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(tmp_path / "nothing"))
+    with pytest.raises(WorkersUnusable, match="cannot be run"):
+        register(spark)
+    monkeypatch.undo()
+    register(spark)
