@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
+from pyspark.sql.datasource import Filter, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,3 +36,16 @@ class Wanted:
         if self.to_ms is not None:
             wanted &= sql.col("storeTimestamp") <= self.to_ms
         return wanted
+
+    def filters(self, begin: int, end: int) -> list[Filter]:
+        """Return the conditions but `where`, and the range [begin, end) of offsets, as a reader of the log applies."""
+        found: list[Filter] = [GreaterThanOrEqual(("phyOffset",), begin), LessThan(("phyOffset",), end)]
+        if self.topics:
+            found.append(In(("topic",), self.topics))
+        if self.tags:
+            found.append(In(("tags",), self.tags))
+        if self.from_ms is not None:
+            found.append(GreaterThanOrEqual(("storeTimestamp",), self.from_ms))
+        if self.to_ms is not None:
+            found.append(LessThanOrEqual(("storeTimestamp",), self.to_ms))
+        return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import structlog
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -15,6 +15,15 @@ from quarry_mq.pipeline.body_form import BodyForm
 from quarry_mq.pipeline.damage import NO_DAMAGE, DamagedPlaces, LogTable, beside_damage
 from quarry_mq.pipeline.export.body import PROBLEM, plain_bodies, with_problem
 from quarry_mq.pipeline.export.commits import Commit, Destination
+from quarry_mq.pipeline.export.parquet_files import (
+    CODECS,
+    FOLDER_SIZE_MAX,
+    TIME_MS_MAX,
+    TOPIC_NAME,
+    ParquetFiles,
+    has_few_topics,
+)
+from quarry_mq.pipeline.session import shuffles_for
 from quarry_mq.pipeline.source.log_splits import readable_range
 from quarry_mq.pipeline.source.message_columns import COLUMNS
 from quarry_mq.pipeline.source.options import SPLIT_BYTES
@@ -22,20 +31,11 @@ from quarry_mq.pipeline.wanted import Wanted
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.fs import Disk
 
-TOPIC_NAME: Final = "topicName"
-"""Column of the files that holds the topic's name. Readers take a folder's name for a number if it looks like one."""
-
 LAYOUT: Final = 2
 """Version of the files' layout, kept beside them.
 
 Layout 1 was not written down; it lacks `topicName` and `bodyProblem`.
 """
-
-_FOLDER_SIZE_MAX: Final = 240
-"""Bytes that a topic may take in a folder's name, which can have 255."""
-
-TIME_MS_MAX: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999."""
 
 log = structlog.get_logger(__name__)
 
@@ -101,21 +101,56 @@ def export(
     if end <= begin:
         return Exported(begin, begin, 0, 0, expired)
 
-    def write(log: LogTable) -> Mapping[str, Any]:
+    def write(log: LogTable) -> _Staged:
         place.clear()
+        if layout == LAYOUT and (files := _own_files(log, place, selection)) is not None:
+            return _written(files, log, selection, begin, end)
         selected = _selected(log.rows(_columns(selection)), selection, begin, end)
-        return _staged(selected, place.staging, selection.file_format, layout)
+        with shuffles_for(spark, end - begin):
+            return _sorted(selected, place, selection.file_format, layout)
 
     found, damage = beside_damage(LogTable(spark, root, split_bytes=split_bytes), write, begin, end)
-    messages = int(found["messages"])
-    commit = Commit(begin, end, messages, place.staged_files() if messages else [])
+    commit = Commit(begin, end, found.messages, found.files)
     place.commit(commit)
-    problems, first = int(found["problems"]), found["first"]
-    return Exported(begin, end, messages, len(commit.files), expired, problems, first, damage)
+    return Exported(begin, end, found.messages, len(found.files), expired, found.problems, found.first, damage)
 
 
-def _staged(selected: DataFrame, staging: str, file_format: str, layout: int) -> Mapping[str, Any]:
-    """Write the rows to the staging folder. Returns the counts that were taken meanwhile."""
+class _Staged(NamedTuple):
+    """The files in the staging folder, and the counts of `Exported`."""
+
+    files: list[str]
+    messages: int
+    problems: int
+    first: int | None
+
+
+def _own_files(log: LogTable, place: Destination, selection: Selection) -> ParquetFiles | None:
+    """Return how tasks write files themselves; None if rows have to go through Spark.
+
+    They have to for conditions and formats of Spark's, for file systems that only Java knows, and if there are so many
+    topics that tasks must bring the messages of each together.
+    """
+    codec = CODECS.get(str(log.spark.conf.get("spark.sql.parquet.compression.codec")))
+    if selection.file_format != "parquet" or selection.where is not None or codec is None:
+        return None
+    local = place.local_staging
+    if local is None or not has_few_topics(log, selection.topics):
+        return None
+    return ParquetFiles(local, selection.body, codec)
+
+
+def _written(files: ParquetFiles, log: LogTable, selection: Selection, begin: int, end: int) -> _Staged:
+    found = files.write(log, _columns(selection), selection.filters(begin, end))
+    return _Staged(
+        sorted(each.file for each in found),
+        sum(each.messages for each in found),
+        sum(each.problems for each in found),
+        min((each.first for each in found if each.first is not None), default=None),
+    )
+
+
+def _sorted(selected: DataFrame, place: Destination, file_format: str, layout: int) -> _Staged:
+    """Write the rows to the staging folder by Spark, the messages of each topic and day together."""
     counted = Observation()
     has_problem = sql.col(PROBLEM).isNotNull() if PROBLEM in selected.columns else sql.lit(False)  # noqa: FBT003
     rows = selected.observe(
@@ -127,8 +162,10 @@ def _staged(selected: DataFrame, staging: str, file_format: str, layout: int) ->
     ordered = (
         _laid_out(rows, layout).hint("rebalance", "topic", "day").sortWithinPartitions("topic", "day", "phyOffset")
     )
-    ordered.write.partitionBy("topic", "day").format(file_format).save(staging)
-    return counted.get
+    ordered.write.partitionBy("topic", "day").format(file_format).save(place.staging)
+    found = counted.get
+    messages = int(found["messages"])
+    return _Staged(place.staged_files() if messages else [], messages, int(found["problems"]), found["first"])
 
 
 def _begin(place: Destination, selection: Selection, *, goes_on: bool) -> tuple[list[Commit], int]:
@@ -187,7 +224,7 @@ def topic_folder() -> Column:
     topic = sql.col("topic")
     size = sql.length(sql.regexp_replace(topic, "[^A-Za-z0-9_-]", "xxxx"))
     cut = sql.concat(sql.substring(topic, 1, 40), sql.lit("~"), sql.substring(sql.sha2(topic, 256), 1, 32))
-    return sql.when(size <= _FOLDER_SIZE_MAX, topic).otherwise(cut)
+    return sql.when(size <= FOLDER_SIZE_MAX, topic).otherwise(cut)
 
 
 def stored_day() -> Column:

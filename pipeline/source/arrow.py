@@ -50,7 +50,7 @@ def texts(memory: memoryview, starts: Integers, lengths: Integers, present: Flag
 
     Bytes that are not UTF-8 become U+FFFD, as everywhere in Quarry.
     """
-    return _decoded(binaries(memory, starts, lengths, present))
+    return decoded(binaries(memory, starts, lengths, present))
 
 
 def picked(values: Sequence[str], index: Integers) -> pa.Array:
@@ -149,7 +149,8 @@ def _offsets(lengths: Integers) -> pa.Buffer:
     return pa.py_buffer(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
 
 
-def _decoded(array: pa.Array) -> pa.Array:
+def decoded(array: pa.Array) -> pa.Array:
+    """Return binaries as strings. Bytes that are not UTF-8 become U+FFFD."""
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid:
