@@ -127,8 +127,8 @@ class _Staged(NamedTuple):
 def _own_files(log: LogTable, place: Destination, selection: Selection) -> ParquetFiles | None:
     """Return how tasks write files themselves; None if rows have to go through Spark.
 
-    They have to for conditions and formats of Spark's, for file systems that only Java knows, and if there are so many
-    topics that tasks must bring the messages of each together.
+    They have to for conditions and formats of Spark, for file systems that only Java knows, and if a task would have
+    files of its own for too many topics.
     """
     codec = CODECS.get(str(log.spark.conf.get("spark.sql.parquet.compression.codec")))
     if selection.file_format != "parquet" or selection.where is not None or codec is None:

@@ -170,7 +170,8 @@ def test_folders_of_topics_have_the_names_that_spark_gives(spark: SparkSession) 
         "%" * 60,
         "x" * 241,
     ]
-    escape = spark._jvm.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils.getPartitionPathString
+    jvm: Any = spark._jvm
+    escape = jvm.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils.getPartitionPathString
     rows = spark.createDataFrame([(each,) for each in topics], "topic string").select(topic_folder().alias("folder"))
     assert [f"topic={folder_of(each)}" for each in topics] == [escape("topic", row["folder"]) for row in rows.collect()]
 
