@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.datasource import Filter
 
-from quarry_mq.pipeline.source.messages import DAMAGE
-from quarry_mq.pipeline.source.options import SPLIT_BYTES, DamageMode
+from quarry_mq.pipeline.source.conditions import holds
+from quarry_mq.pipeline.source.log_splits import LogSplit
+from quarry_mq.pipeline.source.messages import DAMAGE, MessageReader, message_schema
+from quarry_mq.pipeline.source.options import SPLIT_BYTES, DamageMode, read_options
 from quarry_mq.pipeline.source.times import TimeForm
 from quarry_mq.store.errors import StoreDamaged
 
@@ -60,10 +65,31 @@ class LogTable:
             sql.col(DAMAGE).isNotNull()
         )
 
+    def reader(self, columns: str, conditions: Iterable[Filter]) -> MessageReader:
+        """Return a reader of these columns for tasks that use it without a table of Spark: they pass it to `sound`."""
+        given = {"path": str(self.root), "columns": columns, "mode": self.mode.value, "pushFilters": "true"}
+        options = read_options({**given, "splitBytes": str(self.split_bytes)})
+        reader = MessageReader(options, message_schema(options))
+        list(reader.pushFilters(list(conditions)))
+        return reader
+
     def _read(self, mode: DamageMode, columns: str, times: TimeForm, *, checked: bool) -> DataFrame:
         reader = self.spark.read.format("quarry").option("columns", columns).option("mode", mode.value)
         reader = reader.option("timestamps", times.value).option("pushFilters", self.has_one_filter)
         return reader.option("splitBytes", self.split_bytes).option("checkCrc", checked).load(str(self.root))
+
+
+def sound(reader: MessageReader, split: LogSplit, conditions: Sequence[Filter]) -> Iterator[pa.RecordBatch]:
+    """Yield the messages of a split that meet the conditions, and leave out damage where the reader shows it."""
+    for batch in reader.read(split):
+        if reader.options.mode is DamageMode.FAIL:
+            yield batch
+            continue
+        rows = batch.filter(batch.column(DAMAGE).is_null()).drop_columns([DAMAGE])
+        for condition in conditions:
+            rows = rows.filter(pc.fill_null(holds(condition, rows.column), fill_value=False))
+        if rows.num_rows:
+            yield rows
 
 
 def beside_damage(

@@ -18,6 +18,12 @@ class Folder:
         self._files: Any = self._path(place).getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
         self._read_text: Any = jvm.org.apache.commons.io.IOUtils
 
+    @property
+    def local_path(self) -> str | None:
+        """Return the folder's path if it is in the local file system, else None."""
+        whole = self._files.makeQualified(self._path(self.place)).toUri()
+        return str(whole.getPath()) if whole.getScheme() == "file" else None
+
     def list(self, relative: str = "") -> list[tuple[str, bool]]:
         """Return the names in a folder, each with whether it is a folder itself; none if the folder does not exist."""
         path = self._absolute(relative)

@@ -7,13 +7,15 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 from quarry_mq.pipeline.data_source import register
+from quarry_mq.pipeline.source.options import SPLIT_BYTES
 
 VERSION_MINIMUM: Final = 17
 _VERSION: Final = re.compile(r'version "(\d+)')
@@ -73,6 +75,34 @@ def open_session(name: str, *, master: str | None = None, settings: Mapping[str,
     return spark
 
 
+@contextmanager
+def shuffles_for(spark: SparkSession, log_bytes: int) -> Iterator[None]:
+    """Give the shuffles of the block as many partitions as this much of a log needs.
+
+    Spark's own number is 200, for a thousand messages too, and each task costs more than a thousand messages do. A
+    number that was chosen for the session stays.
+    """
+    if spark.sparkContext.getConf().contains(_PARTITIONS) or spark.conf.get(_PARTITIONS) != _SPARKS_OWN:
+        yield
+        return
+    spark.conf.set(_PARTITIONS, shuffle_partitions(log_bytes, spark.sparkContext.defaultParallelism))
+    try:
+        yield
+    finally:
+        spark.conf.unset(_PARTITIONS)
+
+
+def shuffle_partitions(log_bytes: int, cores: int) -> int:
+    """Return the number of partitions: all cores have work if there is a split for each, and no partition is large."""
+    splits, large = -(-log_bytes // SPLIT_BYTES), -(-log_bytes // _PARTITION_LOG_BYTES)
+    return max(1, min(splits, cores), min(large, _PARTITIONS_MAX))
+
+
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_SPARKS_OWN: Final = "200"
+_PARTITION_LOG_BYTES: Final = 512 << 20
+"""Log bytes for one partition of a shuffle. What is shuffled of a message is a part of the message."""
+_PARTITIONS_MAX: Final = 10_000
 _DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
+from pyspark.sql.datasource import Filter, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 from pyspark.sql.types import DataType, TimestampType
 
-from quarry_mq.pipeline.source.times import TIME_MS_MIN
-from quarry_mq.protocol.times import TIME_MS_MAX
+from quarry_mq.pipeline.source.times import microseconds_of, moment_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +40,22 @@ class Wanted:
             wanted &= sql.col("storeTimestamp") <= _time(self.to_ms, time_type)
         return wanted
 
+    def filters(self, begin: int, end: int) -> list[Filter]:
+        """Return the conditions but `where`, and the range [begin, end) of offsets, as a reader of the log applies."""
+        found: list[Filter] = [GreaterThanOrEqual(("phyOffset",), begin), LessThan(("phyOffset",), end)]
+        if self.topics:
+            found.append(In(("topic",), self.topics))
+        if self.tags:
+            found.append(In(("tags",), self.tags))
+        if self.from_ms is not None:
+            found.append(GreaterThanOrEqual(("storeTimestamp",), moment_of(self.from_ms)))
+        if self.to_ms is not None:
+            found.append(LessThanOrEqual(("storeTimestamp",), moment_of(self.to_ms)))
+        return found
+
 
 def _time(time_ms: int, time_type: DataType) -> Column:
     """Return a time as a value of a column of this type."""
     if isinstance(time_type, TimestampType):
-        return sql.timestamp_millis(sql.lit(max(TIME_MS_MIN, min(time_ms, TIME_MS_MAX))))
+        return sql.timestamp_micros(sql.lit(microseconds_of(moment_of(time_ms))))
     return sql.lit(time_ms)

@@ -52,6 +52,12 @@ class Destination:
     def staging(self) -> str:
         return f"{self.place}/{FOLDER}/{STAGING}"
 
+    @property
+    def local_staging(self) -> str | None:
+        """Return the path of the staging folder if all machines have it as a local path, else None."""
+        local = self._folder.local_path
+        return None if local is None else f"{local}/{FOLDER}/{STAGING}"
+
     def is_strange(self) -> bool:
         """Return whether the folder holds something other than an export."""
         names = [name for name, _ in self._folder.list()]

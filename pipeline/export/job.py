@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import structlog
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -16,6 +16,14 @@ from quarry_mq.pipeline.body_form import BodyForm
 from quarry_mq.pipeline.damage import NO_DAMAGE, DamagedPlaces, LogTable, beside_damage
 from quarry_mq.pipeline.export.body import PROBLEM, plain_bodies, with_problem
 from quarry_mq.pipeline.export.commits import Commit, Destination
+from quarry_mq.pipeline.export.parquet_files import (
+    CODECS,
+    FOLDER_SIZE_MAX,
+    TOPIC_FOLDER,
+    ParquetFiles,
+    has_few_topics,
+)
+from quarry_mq.pipeline.session import shuffles_for
 from quarry_mq.pipeline.source.log_splits import readable_range
 from quarry_mq.pipeline.source.message_columns import COLUMNS
 from quarry_mq.pipeline.source.options import SPLIT_BYTES
@@ -25,12 +33,6 @@ from quarry_mq.protocol.times import TIME_MS_MAX
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.fs import Disk
 
-TOPIC_NAME: Final = "topicName"
-"""Column of layout 2 that holds the topic's name: `topic` is then the folder's name."""
-
-TOPIC_FOLDER: Final = "topicFolder"
-"""Partition column of layout 3. Readers take a folder's name for a number if it looks like one."""
-
 LAYOUT: Final = 3
 """Version of the files' layout, kept beside them.
 
@@ -38,11 +40,8 @@ Layout 1 was not written down; it lacks `topicName` and `bodyProblem`. In layout
 `topic`, and times are milliseconds.
 """
 
-_NOTHING: Final[Mapping[str, Any]] = {"messages": 0, "problems": 0, "first": None}
-"""The counts of a run that selects no messages."""
-
-_FOLDER_SIZE_MAX: Final = 240
-"""Bytes that a topic may take in a folder's name, which can have 255."""
+_TOPIC_NAME: Final = "topicName"
+"""Column of layout 2 that holds the topic's name: `topic` is then the folder's name."""
 
 log = structlog.get_logger(__name__)
 
@@ -108,26 +107,57 @@ def export(
     if end <= begin:
         return Exported(begin, begin, 0, 0, expired)
 
-    def write(log: LogTable) -> Mapping[str, Any]:
+    def write(log: LogTable) -> _Staged:
         place.clear()
-        selected = _selected(
-            log.rows(_columns(selection), times=TimeForm.MILLIS if layout < LAYOUT else TimeForm.TIMESTAMP),
-            selection,
-            begin,
-            end,
-        )
-        return _staged(selected, place, selection.file_format, layout)
+        if layout == LAYOUT and (files := _own_files(log, place, selection)) is not None:
+            return _written(files, log, selection, begin, end)
+        times = TimeForm.MILLIS if layout < LAYOUT else TimeForm.TIMESTAMP
+        selected = _selected(log.rows(_columns(selection), times=times), selection, begin, end)
+        with shuffles_for(spark, end - begin):
+            return _sorted(selected, place, selection.file_format, layout)
 
     found, damage = beside_damage(LogTable(spark, root, split_bytes=split_bytes), write, begin, end)
-    messages = int(found["messages"])
-    commit = Commit(begin, end, messages, place.staged_files() if messages else [])
+    commit = Commit(begin, end, found.messages, found.files)
     place.commit(commit)
-    problems, first = int(found["problems"]), found["first"]
-    return Exported(begin, end, messages, len(commit.files), expired, problems, first, damage)
+    return Exported(begin, end, found.messages, len(found.files), expired, found.problems, found.first, damage)
 
 
-def _staged(selected: DataFrame, place: Destination, file_format: str, layout: int) -> Mapping[str, Any]:
-    """Write the rows to the staging folder. Returns the counts that were taken meanwhile."""
+class _Staged(NamedTuple):
+    """The files in the staging folder, and the counts of `Exported`."""
+
+    files: list[str]
+    messages: int
+    problems: int
+    first: int | None
+
+
+def _own_files(log: LogTable, place: Destination, selection: Selection) -> ParquetFiles | None:
+    """Return how tasks write files themselves; None if rows have to go through Spark.
+
+    They have to for conditions and formats of Spark, for file systems that only Java knows, and if a task would have
+    files of its own for too many topics.
+    """
+    codec = CODECS.get(str(log.spark.conf.get("spark.sql.parquet.compression.codec")))
+    if selection.file_format != "parquet" or selection.where is not None or codec is None:
+        return None
+    local = place.local_staging
+    if local is None or not has_few_topics(log, selection.topics):
+        return None
+    return ParquetFiles(local, selection.body, codec)
+
+
+def _written(files: ParquetFiles, log: LogTable, selection: Selection, begin: int, end: int) -> _Staged:
+    found = files.write(log, _columns(selection), selection.filters(begin, end))
+    return _Staged(
+        sorted(each.file for each in found),
+        sum(each.messages for each in found),
+        sum(each.problems for each in found),
+        min((each.first for each in found if each.first is not None), default=None),
+    )
+
+
+def _sorted(selected: DataFrame, place: Destination, file_format: str, layout: int) -> _Staged:
+    """Write the rows to the staging folder by Spark, the messages of each topic and day together."""
     counted = Observation()
     has_problem = sql.col(PROBLEM).isNotNull() if PROBLEM in selected.columns else sql.lit(False)  # noqa: FBT003
     rows = selected.observe(
@@ -139,8 +169,12 @@ def _staged(selected: DataFrame, place: Destination, file_format: str, layout: i
     folders = ("topic" if layout < LAYOUT else TOPIC_FOLDER, "day")
     ordered = _laid_out(rows, layout).hint("rebalance", *folders).sortWithinPartitions(*folders, "phyOffset")
     ordered.write.partitionBy(*folders).format(file_format).save(place.staging)
-    # Spark drops an observation from a plan when it finds that there are no rows
-    return counted.get if place.staged_files() else _NOTHING
+    files = place.staged_files()
+    if not files:  # Spark drops an observation from a plan when it finds that there are no rows
+        return _Staged([], 0, 0, None)
+    found = counted.get
+    messages = int(found["messages"])
+    return _Staged(files if messages else [], messages, int(found["problems"]), found["first"])
 
 
 def _begin(place: Destination, selection: Selection, *, goes_on: bool) -> tuple[list[Commit], int]:
@@ -190,7 +224,7 @@ def _laid_out(rows: DataFrame, layout: int) -> DataFrame:
         return rows.drop(PROBLEM)
     if layout == LAYOUT:
         return rows.withColumn(TOPIC_FOLDER, topic_folder())
-    return rows.withColumn(TOPIC_NAME, sql.col("topic")).withColumn("topic", topic_folder())
+    return rows.withColumn(_TOPIC_NAME, sql.col("topic")).withColumn("topic", topic_folder())
 
 
 def topic_folder() -> Column:
@@ -201,7 +235,7 @@ def topic_folder() -> Column:
     topic = sql.col("topic")
     size = sql.length(sql.regexp_replace(topic, "[^A-Za-z0-9_-]", "xxxx"))
     cut = sql.concat(sql.substring(topic, 1, 40), sql.lit("~"), sql.substring(sql.sha2(topic, 256), 1, 32))
-    return sql.when(size <= _FOLDER_SIZE_MAX, topic).otherwise(cut)
+    return sql.when(size <= FOLDER_SIZE_MAX, topic).otherwise(cut)
 
 
 def stored_day(time_type: DataType) -> Column:

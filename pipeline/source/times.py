@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final
 
@@ -56,6 +56,11 @@ def is_calendar_time(times_ms: Integers) -> Flags:
     """Return which numbers are milliseconds in the years 1 to 9999."""
     within: Flags = (times_ms >= TIME_MS_MIN) & (times_ms <= TIME_MS_MAX)
     return within
+
+
+def moment_of(time_ms: int) -> datetime:
+    """Return milliseconds since 1970 as a time in UTC; the first or last one for a number that is in no calendar."""
+    return _EPOCH + timedelta(milliseconds=max(TIME_MS_MIN, min(time_ms, TIME_MS_MAX)))
 
 
 def microseconds_of(moment: datetime) -> int:

@@ -13,6 +13,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
 from quarry_mq.pipeline.damage import LogTable, beside_damage
+from quarry_mq.pipeline.session import shuffles_for
+from quarry_mq.pipeline.source.log_splits import readable_range
+from quarry_mq.pipeline.source.options import SPLIT_BYTES
 from quarry_mq.pipeline.stats.groups import lag_of_groups, queue_counts
 from quarry_mq.pipeline.stats.messages import MINUTE_MS, keys, largest, minutes_of, repeated_ids, summed
 from quarry_mq.pipeline.stats.model import (
@@ -48,7 +51,9 @@ def statistics(spark: SparkSession, disk: Disk, root: Path, wanted: Wanted) -> S
     The log is read three times: for counts, for repeated ids and for keys. Damaged places are reported, and all else is
     counted. Raises StoreUnusable and what Spark raises.
     """
-    found, damage = beside_damage(LogTable(spark, root), lambda log: _counted(log, disk, wanted))
+    begin, end = readable_range(disk, root, SPLIT_BYTES)
+    with shuffles_for(spark, end - begin):
+        found, damage = beside_damage(LogTable(spark, root), lambda log: _counted(log, disk, wanted))
     return replace(found, damage=damage)
 
 

@@ -30,6 +30,7 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("SingleThreadedUnaryStream", 1),
 )
 _RETRIED: Final = frozenset(
     {

@@ -5,20 +5,26 @@ from __future__ import annotations
 import base64
 import hashlib
 import shutil
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as dataset
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from quarry_mq.pipeline.export import BodyForm, Exported, Selection, export
+from quarry_mq.pipeline.export import BodyForm, Exported, Selection, export, parquet_files
 from quarry_mq.pipeline.export.commits import Destination
-from quarry_mq.pipeline.export.job import stored_day
+from quarry_mq.pipeline.export.job import stored_day, topic_folder
+from quarry_mq.pipeline.export.parquet_files import folder_of
 from quarry_mq.pipeline.files import Folder
+from quarry_mq.pipeline.source.messages import MessageReader, message_schema
+from quarry_mq.pipeline.source.options import read_options
 from quarry_mq.pipeline.source.times import microseconds_of, timestamps
 from quarry_mq.protocol.messages.bodies import plain_body
 from quarry_mq.protocol.messages.system_flag import COMPRESSED
@@ -136,6 +142,71 @@ def test_every_store_time_has_a_day(spark: SparkSession) -> None:
         table = spark.createDataFrame([(each,) for each in values], StructType([StructField("storeTimestamp", kind)]))
         days = [row["day"] for row in table.select(stored_day(kind).alias("day")).collect()]
         assert days == ["1970-01-01", "2023-11-14", last, last, last, *before_1970]
+
+
+@pytest.mark.parametrize("form", BodyForm)
+def test_files_of_tasks_are_those_that_spark_writes(
+    run: Callable[..., Exported],
+    spark: SparkSession,
+    golden_store: GoldenStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    form: BodyForm,
+) -> None:
+    root = golden_store("file-clean") / "store"
+    everything = messages(root, columns="topic,storeTimestamp")
+    some = tuple(name for name, _ in Counter(row["topic"] for row in everything).most_common(2))
+    late_ms = everything[-2]["storeTimestamp"]
+    selection = Selection(topics=some, from_ms=everything[1]["storeTimestamp"], to_ms=late_ms, body=form)
+    ours = run(root, selection, split_bytes=200_000)
+    monkeypatch.setattr(parquet_files, "TOPICS_MAX", 0)
+    theirs = export(spark, PosixDisk(), root, str(tmp_path / "spark"), selection, split_bytes=200_000)
+    assert ours.messages > 0
+    assert replace(ours, files=0) == replace(theirs, files=0)
+    assert exported(tmp_path / "out") == exported(tmp_path / "spark")
+    assert spark.read.parquet(str(tmp_path / "out")).schema == spark.read.parquet(str(tmp_path / "spark")).schema
+
+
+def test_folders_of_topics_have_the_names_that_spark_gives(spark: SparkSession) -> None:
+    topics = [
+        "plain-1",
+        "",
+        "%RETRY%a",
+        "a=b:c'd\"e#f",
+        "[x]{y^z",
+        "{}",
+        "sp ace",
+        "gr\u00f6\u00dfe",
+        "%" * 60,
+        "x" * 241,
+    ]
+    jvm: Any = spark._jvm
+    escape = jvm.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils.getPartitionPathString
+    rows = spark.createDataFrame([(each,) for each in topics], "topic string").select(topic_folder().alias("folder"))
+    assert [f"topicFolder={folder_of(each)}" for each in topics] == [
+        escape("topicFolder", row["folder"]) for row in rows.collect()
+    ]
+
+
+def test_a_task_writes_row_groups_before_it_has_all_rows(
+    golden_store: GoldenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = golden_store("file-clean") / "store"
+    files = parquet_files.ParquetFiles(str(tmp_path / "out"), BodyForm.STORED, "snappy")
+    monkeypatch.setattr(parquet_files, "_BUFFER_BYTES", 50_000)
+    reader = MessageReader(read_options({"path": str(root)}), message_schema(read_options({"path": str(root)})))
+    task = parquet_files._Task(files)
+    count = 0
+    for split in reader.partitions():
+        for batch in reader.read(split):
+            for begin in range(0, batch.num_rows, 50):
+                task.add(batch.slice(begin, 50))
+                count += len(batch.slice(begin, 50))
+    written = task.close()
+    assert sum(each.messages for each in written) == count
+    groups = [pq.ParquetFile(tmp_path / "out" / each.file).num_row_groups for each in written]
+    assert max(groups) > 1
+    assert [row["phyOffset"] for row in exported(tmp_path / "out")] == [row["phyOffset"] for row in messages(root)]
 
 
 # -- exports that go on
