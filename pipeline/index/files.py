@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from quarry_mq.pipeline.source.log_splits import LogSplit, open_segments, read_whole_split
+from quarry_mq.pipeline.source.log_splits import LogSplit, open_segment, read_whole_split
 from quarry_mq.protocol.clock import DAY_MS
 from quarry_mq.store.fs import Disk, PosixDisk
 from quarry_mq.store.index.keys import KeyItems, items_of
@@ -61,7 +61,7 @@ def write_items(root: Path, split: LogSplit, wanted: LogRange, file: Path) -> li
 
 
 def _items_in(root: Path, split: LogSplit, wanted: LogRange) -> Iterator[KeyItems]:
-    with closing(open_segments(PosixDisk(), root)) as segments:
+    with closing(open_segment(PosixDisk(), root, split)) as segments:
         for batch in read_whole_split(segments, split):
             items = items_of(requests_in(batch), with_tags=False)
             begin, end = np.searchsorted(items.physical_offset, [wanted.begin, wanted.end]).tolist()

@@ -198,8 +198,9 @@ def _first_stored_from(
 
     Store times ascend but for corrections of the clock.
     """
-    before = [split for split in splits if (store_time_at(segments, split) or 0) < time_ms]
-    begin = before[-1].begin if before else splits[0].begin if splits else end
+    before = (split for split in reversed(splits) if (store_time_at(segments, split) or 0) < time_ms)
+    first = next(before, splits[0] if splits else None)
+    begin = end if first is None else first.located(segments).begin
     for batch in scan_log(segments, begin, end, check_crc=False):
         late = batch.columns.store_timestamp_ms >= time_ms
         if late.any():

@@ -28,6 +28,7 @@ from quarry_mq.pipeline.source.log_splits import (
     LogSplit,
     end_of_records,
     log_extent,
+    open_segment,
     open_segments,
     plan_splits,
     read_whole_split,
@@ -201,9 +202,9 @@ def _entry_rows(
     """
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with closing(open_segments(PosixDisk(), root)) as segments, entries.opened(root) as entries_of:
-            for batch in batches:
-                for number in batch.column("id").to_pylist():
+        with entries.opened(root) as entries_of:
+            for number in (number for batch in batches for number in batch.column("id").to_pylist()):
+                with closing(open_segment(PosixDisk(), root, splits[number])) as segments:
                     for found in read_whole_split(segments, splits[number]):
                         if len(found):
                             yield entry_rows(entries_of(found), cuts, counts_light=entries.counts_light)

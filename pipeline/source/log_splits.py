@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from pyspark.sql.datasource import InputPartition
@@ -20,6 +21,9 @@ from quarry_mq.store.record import Blank, Corrupt, StoredMessage, Torn
 from quarry_mq.store.recovery.checkpoint import read_checkpoint
 from quarry_mq.store.scan import Ending, RecordBatch, first_record, next_readable, scan_log
 from quarry_mq.store.state.identity import refuse_newer
+
+SPLITS_MAX: Final = 100_000
+"""Splits of one log, unless there are more segments. Each is a task, which the driver of Spark keeps track of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +46,55 @@ class Damage:
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LogSplit(InputPartition):
-    """The part of the log that one task reads: records that begin in [begin, end), all in one segment."""
+    """The part of one segment that one task reads.
+
+    The driver plans without reading the log: `begin` and `end` may lie anywhere. The split has the records from the
+    first one at or after `begin` to the first one at or after `end`, and everything between them. `located` finds both.
+    """
 
     begin: PhysicalOffset
     end: PhysicalOffset
-    is_last: bool
+    begins_at_record: bool
+    """Tells that the split begins exactly at `begin`, whatever lies there."""
+    segment_begin: PhysicalOffset
+    segment_size: int
+    log_end: PhysicalOffset
+    """The end of the part of the log that is read."""
     torn_from: PhysicalOffset | None
+
+    @property
+    def limit(self) -> PhysicalOffset:
+        """Return where the segment ends, or the log in it."""
+        return PhysicalOffset(min(self.segment_begin + self.segment_size, self.log_end))
+
+    @property
+    def is_last(self) -> bool:
+        """Tells that the located split is the last one of the log."""
+        return self.end == self.log_end
+
+    def located(self, segments: SegmentList) -> LogSplit:
+        """Return the split with its exact begin and end. All splits of a segment agree about them."""
+        begin = self.begin if self.begins_at_record else self._record_from(segments, self.begin)
+        end = self.end if self.end == self.limit else self._record_from(segments, self.end)
+        return replace(self, begin=begin, end=end, begins_at_record=True)
+
+    def _record_from(self, segments: SegmentList, at: PhysicalOffset) -> PhysicalOffset:
+        found = first_record(segments, at)
+        return self.limit if found is None else min(found, self.limit)
 
 
 def open_segments(disk: Disk, root: Path) -> SegmentList:
     """Open the log of the store at `root` for reading. Raises NotAStore, StoreDamaged."""
     paths = StorePaths(root)
     return SegmentList(disk, paths.commit_log, None, writable=False, kept_size=KeptSize(disk, paths.quarry))
+
+
+def open_segment(disk: Disk, root: Path, split: LogSplit) -> SegmentList:
+    """Open the segment of a split for reading, without a look at the others: a log may have a hundred thousand."""
+    log = StorePaths(root).commit_log
+    return SegmentList(disk, log, split.segment_size, writable=False, only=split.segment_begin)
 
 
 def log_extent(disk: Disk, root: Path, segments: SegmentList, *, is_ours: bool = False) -> LogExtent:
@@ -98,40 +137,50 @@ def _end_of_used(segments: SegmentList) -> PhysicalOffset:
 
 
 def plan_splits(segments: SegmentList, extent: LogExtent, split_bytes: int) -> list[LogSplit]:
-    """Divide the extent into splits of about `split_bytes`. Each but the first of a segment begins at a record."""
+    """Divide the extent into splits of about `split_bytes`. Nothing of the log is read.
+
+    Splits of a large log are larger, up to a segment each, so that there are no more than the scheduler can handle.
+    """
     size = segments.segment_size
-    bases = (base for base in segments.bases if base < extent.end and base + size > extent.begin)
-    return [split for base in bases for split in _splits_of(segments, base, extent, split_bytes)]
+    if extent.end <= extent.begin:
+        return []
+    wanted = max(split_bytes, -(-(extent.end - extent.begin) // SPLITS_MAX))
+    first, last = segments.base_of(extent.begin), segments.base_of(PhysicalOffset(extent.end - 1))
+    bases = (PhysicalOffset(base) for base in range(first, last + 1, size))
+    return [split for base in bases for split in _splits_of(segments, base, extent, wanted)]
 
 
 def _splits_of(segments: SegmentList, base: PhysicalOffset, extent: LogExtent, split_bytes: int) -> Iterator[LogSplit]:
-    """Yield the splits of one segment."""
-    end = PhysicalOffset(min(base + segments.segment_size, extent.end))
-    begins = [base, *_begins(segments, base, end, split_bytes)]
-    for begin, stop in zip(begins, [*begins[1:], end], strict=True):
-        yield LogSplit(begin, stop, stop == extent.end, extent.torn_from)
-
-
-def _begins(
-    segments: SegmentList, base: PhysicalOffset, end: PhysicalOffset, split_bytes: int
-) -> Iterator[PhysicalOffset]:
-    begin = base
-    while begin + split_bytes < end:
-        following = first_record(segments, PhysicalOffset(begin + split_bytes))
-        if following is None or following >= end:
-            return
-        yield following
-        begin = following
+    """Yield the splits of one segment. The zeros after the data of the log's last segment are part of the last one."""
+    size = segments.segment_size
+    first = max(base, extent.begin)
+    limit = min(base + size, extent.end)
+    data_end = limit
+    if limit == extent.end:
+        data_end = max(first + 1, min(limit, base + segments.disk.data_end(segments.path_of(base))))
+    for begin in range(first, data_end, split_bytes):
+        end = begin + split_bytes
+        yield LogSplit(
+            begin=PhysicalOffset(begin),
+            end=PhysicalOffset(end if end < data_end else limit),
+            begins_at_record=begin == first,
+            segment_begin=base,
+            segment_size=size,
+            log_end=extent.end,
+            torn_from=extent.torn_from,
+        )
 
 
 def end_of_records(segments: SegmentList, extent: LogExtent, split_bytes: int) -> PhysicalOffset:
     """Return the end of the log: after its last record, or after the blank that follows it.
 
-    Only the last split is read.
+    Only the last split that has records is read.
     """
     if extent.begin == extent.end:
         return extent.begin
-    *_, last = _splits_of(segments, segments.base_of(PhysicalOffset(extent.end - 1)), extent, split_bytes)
+    base = segments.base_of(PhysicalOffset(extent.end - 1))
+    splits = [each.located(segments) for each in _splits_of(segments, base, extent, split_bytes)]
+    last = next(each for each in reversed(splits) if each.begin < each.end)
     end = last.begin
     for found in read_split(segments, last, check_crc=False):
         end = found.end
@@ -147,7 +196,8 @@ def readable_range(disk: Disk, root: Path, split_bytes: int) -> tuple[PhysicalOf
 
 def store_time_at(segments: SegmentList, split: LogSplit) -> int | None:
     """Return the store time in ms of the split's first record; None where the split begins with no record."""
-    found = CommitLogReader(segments).decode(split.begin)
+    begin = split.located(segments).begin
+    found = CommitLogReader(segments).decode(begin) if begin < split.limit else None
     return found.store_timestamp_ms if isinstance(found, StoredMessage) else None
 
 
@@ -156,6 +206,7 @@ def read_split(segments: SegmentList, split: LogSplit, *, check_crc: bool) -> It
 
     Raises StoreDamaged when the next split does not begin at a record.
     """
+    split = split.located(segments)
     at = split.begin
     while at < split.end:
         ended_by: Ending | None = None

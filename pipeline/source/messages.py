@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -18,6 +20,7 @@ from quarry_mq.pipeline.source.log_splits import (
     Damage,
     LogSplit,
     log_extent,
+    open_segment,
     open_segments,
     plan_splits,
     read_split,
@@ -41,6 +44,8 @@ DAMAGE: Final = "damage"
 TYPES: Final[Types] = {name: column.type for name, column in COLUMNS.items()}
 QUARANTINE_TYPES: Final[Types] = {**TYPES, DAMAGE: StringType()}
 _SIZE_MAX: Final = 2**31 - 1
+_PROBES_AT_ONCE: Final = 16
+"""Segments whose first record the driver reads at the same time. Most of this is waiting for the disk."""
 
 
 def message_schema(options: ReadOptions) -> StructType:
@@ -82,27 +87,36 @@ class MessageReader(TableReader):
         return [split for split in splits if low < split.end and split.begin <= high]
 
     def _in_time(self, segments: SegmentList, splits: list[LogSplit]) -> list[LogSplit]:
-        """Return the splits that may hold records in the requested range of store times."""
+        """Return the splits of the segments that may hold records in the requested range of store times."""
         low, high = bounds_of(self.time_column, self.conditions)
         if not splits or self.time_column not in map(names_in, self.conditions):
             return splits
-        margin_ms = self.options.clock_margin_ms
-        begins = [_plausible(store_time_at(segments, split)) for split in splits]
-        kept = []
-        for split, first_ms, next_ms in zip(splits, begins, [*begins[1:], None], strict=True):
-            begins_late = first_ms is not None and first_ms > high + margin_ms
-            ends_early = next_ms is not None and next_ms < low - margin_ms
-            if not begins_late and not ends_early:
-                kept.append(split)
-        return kept
+        first = {split.segment_begin: split for split in reversed(splits)}
+        with ThreadPoolExecutor(_PROBES_AT_ONCE) as executor:
+            begins = list(executor.map(lambda split: store_time_at(segments, split), reversed(first.values())))
+        kept = {
+            base
+            for base, begin_ms, next_ms in zip(reversed(first), begins, [*begins[1:], None], strict=True)
+            if self._may_hold(begin_ms, next_ms, low, high)
+        }
+        return [split for split in splits if split.segment_begin in kept]
+
+    def _may_hold(self, first_ms: int | None, next_ms: int | None, low: int, high: int) -> bool:
+        """Return whether records stored between these times may have a store time from `low` to `high`."""
+        first_ms, next_ms, margin_ms = _plausible(first_ms), _plausible(next_ms), self.options.clock_margin_ms
+        begins_late = first_ms is not None and first_ms > high + margin_ms
+        ends_early = next_ms is not None and next_ms < low - margin_ms
+        return not begins_late and not ends_early
 
     def rows(self, partition: InputPartition) -> Iterator[Rows]:
         assert isinstance(partition, LogSplit)
         try:
             with (
-                root_with_segment(self.options, partition.begin) as root,
-                closing(open_segments(PosixDisk(), root)) as segments,
+                root_with_segment(self.options, partition) as root,
+                closing(open_segment(PosixDisk(), root, partition)) as segments,
             ):
+                if self._is_out_of_time(segments, partition):
+                    return
                 for found in read_split(segments, partition, check_crc=self.options.check_crc):
                     yield self._damaged(segments, found) if isinstance(found, Damage) else self.shown(segments, found)
         except (FileNotFoundError, OffsetOutOfRange) as error:
@@ -111,6 +125,16 @@ class MessageReader(TableReader):
                 f"offsets [{partition.begin}, {partition.end}): the segment is gone, as it expires while a broker runs "
                 f"({error}); run the query again, or read a backup",
             ) from error
+
+    def _is_out_of_time(self, segments: SegmentList, split: LogSplit) -> bool:
+        """Return whether the split has no records in the requested range of store times."""
+        if self.time_column not in map(names_in, self.conditions):
+            return False
+        low, high = bounds_of(self.time_column, self.conditions)
+        located = split.located(segments)
+        is_inside = located.end < split.limit
+        next_ms = store_time_at(segments, replace(located, begin=located.end)) if is_inside else None
+        return not self._may_hold(store_time_at(segments, located), next_ms, low, high)
 
     def shown(self, segments: SegmentList, batch: RecordBatch) -> Rows:
         """Return the rows of some records."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from quarry_mq.pipeline.source.log_splits import LogSplit
 from quarry_mq.pipeline.source.options import ReadOptions
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.index.tiered.object_store.cloud import CloudObjects
@@ -34,6 +35,7 @@ def root_with_end(options: ReadOptions) -> Iterator[Path]:
         yield options.path
         return
     with _Mirror(options.url, options) as mirror:
+        mirror.list_segments()
         for base in sorted(mirror.segments, reverse=True):
             if mirror.bring(base):
                 break
@@ -41,13 +43,14 @@ def root_with_end(options: ReadOptions) -> Iterator[Path]:
 
 
 @contextmanager
-def root_with_segment(options: ReadOptions, at: PhysicalOffset) -> Iterator[Path]:
-    """Give the store's directory, where the segment that begins at an offset can be read. Raises as `root_with_end`."""
+def root_with_segment(options: ReadOptions, split: LogSplit) -> Iterator[Path]:
+    """Give the store's directory, where the segment of a split can be read. Raises as `root_with_end`."""
     if options.url is None:
         yield options.path
         return
     with _Mirror(options.url, options) as mirror:
-        mirror.bring(at)
+        mirror.segments[split.segment_begin] = split.segment_size
+        mirror.bring(split.segment_begin)
         yield mirror.root
 
 
@@ -62,8 +65,15 @@ class _Mirror:
         """The size of each segment by its begin."""
 
     def __enter__(self) -> _Mirror:
+        StorePaths(self.root).commit_log.mkdir()
+        return self
+
+    def list_segments(self) -> None:
+        """Make a file of the right length for each segment of the store, without its content. Copy the marks.
+
+        Raises Invalid if there is no store.
+        """
         log = StorePaths(self.root).commit_log
-        log.mkdir()
         for name, size in self._objects.names():
             folder, _, file = name.rpartition("/")
             base = parse_segment_name(file)
@@ -74,9 +84,7 @@ class _Mirror:
                 with (log / file).open("wb") as segment:
                     segment.truncate(size)
         if not self.segments:
-            self._folder.cleanup()
             raise Invalid(f"{self._objects.address}: there is no store")
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._folder.cleanup()

@@ -107,9 +107,10 @@ class LogRead:
     split: LogSplit
 
     def steps(self, verification: Verification, store: OfflineStore, job: Job) -> Steps:
-        reading = LogReading(self.split.begin, self.split.begin)
+        split = self.split.located(store.segments)
+        reading = LogReading(split.begin, split.begin)
         ends: dict[QueueId, QueueOffset] = {}
-        for found in read_split(store.segments, self.split, check_crc=True):
+        for found in read_split(store.segments, split, check_crc=True):
             if isinstance(found, Damage):
                 reading.damaged(LogDamage(found.begin, found.end, found.reason))
             elif len(found) or isinstance(found.ended_by, Blank):

@@ -98,18 +98,23 @@ class SegmentList:
         writable: bool = True,
         executor: Executor | None = None,
         kept_size: KeptSize | None = None,
+        only: PhysicalOffset | None = None,
     ) -> None:
         """Read the names and sizes of the files in `directory`; nothing is mapped yet.
 
         With `segment_size` None the size comes from `kept_size`, and without a kept size from the files. In a writable
         list, an empty last file is removed (the trace of a crash while it was made); otherwise nothing is changed.
-        `executor` makes segments ahead; by default the list has its own thread for that. Raises NotAStore when there is
-        neither a segment nor a size, StoreDamaged when a file has another length or is missing between its neighbours.
+        `executor` makes segments ahead; by default the list has its own thread for that. With `only`, the list has just
+        the segment that begins there, and the directory is not read. Raises NotAStore when there is neither a segment
+        nor a size, StoreDamaged when a file has another length or is missing between its neighbours.
         """
         if segment_size is not None and segment_size <= BLANK_SIZE:
             raise ValueError(f"a segment of {segment_size} bytes is too small for a record")
         kept = None if kept_size is None else kept_size.read()
-        found = _read_directory(disk, directory, segment_size, kept, writable=writable)
+        if only is None:
+            found = _read_directory(disk, directory, segment_size, kept, writable=writable)
+        else:
+            found = _Found(only, 1, segment_size, (), is_guessed=False)
         if found.segment_size is None:
             raise NotAStore(directory, "there is no commit log segment and no segment size is given")
         if writable and found.count:

@@ -29,6 +29,6 @@ def write_store(root: Path, stored: Iterable[Stored], *, first_offset: int = 0, 
         next_offsets[queue] += 1
     disk, directory = PosixDisk(), StorePaths(root).commit_log
     disk.make_directories(directory)
-    segment = disk.create_segment(directory / segment_name(PhysicalOffset(begin)), max(1 << 22, len(log)))
+    segment = disk.create_segment(directory / segment_name(PhysicalOffset(begin)), max(1 << 14, len(log)))
     segment.write(0, bytes(log))
     segment.close()

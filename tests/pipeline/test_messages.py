@@ -29,6 +29,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from quarry_mq.cli.offline.record_text import record_fields
 from quarry_mq.pipeline.source import schema_of
+from quarry_mq.pipeline.source.log_splits import LogSplit
 from quarry_mq.pipeline.source.message_columns import COLUMNS
 from quarry_mq.pipeline.source.messages import MessageReader
 from quarry_mq.pipeline.source.options import InvalidOption, read_options
@@ -100,7 +101,7 @@ def test_every_column_of_odd_records_is_what_the_exact_decoder_reads(write: Call
 
 
 @settings(max_examples=12)
-@given(split_bytes=st.integers(1, 3 * SEGMENT_SIZE))
+@given(split_bytes=st.integers(50, 3 * SEGMENT_SIZE))
 def test_splits_of_any_size_hold_every_record_once(
     golden_store: GoldenStore, tmp_path_factory: pytest.TempPathFactory, split_bytes: int
 ) -> None:
@@ -115,6 +116,35 @@ def test_the_body_is_read_only_if_it_is_asked_for(write: Callable[..., Path]) ->
     root = write(random_messages(Random(1), 3))
     assert list(messages(root)[0]) == [name for name in COLUMNS if name != "body"]
     assert list(messages(root, columns="topic, body")[0]) == ["topic", "body"]
+
+
+def test_a_plan_opens_the_last_segment_alone_and_a_task_its_own(
+    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = write(random_messages(Random(5), 400))
+    made = reader(root, columns="phyOffset")
+    opened: set[PhysicalOffset] = set()
+    listed: list[Path] = []
+    segment_at, list_directory = SegmentList.segment_at, PosixDisk.list_directory
+
+    def note_segment(segments: SegmentList, offset: PhysicalOffset) -> object:
+        opened.add(segments.base_of(offset))
+        return segment_at(segments, offset)
+
+    def note_list(disk: PosixDisk, path: Path) -> object:
+        listed.append(path)
+        return list_directory(disk, path)
+
+    monkeypatch.setattr(SegmentList, "segment_at", note_segment)
+    monkeypatch.setattr(PosixDisk, "list_directory", note_list)
+    parts = [part for part in made.partitions() if isinstance(part, LogSplit)]
+    assert len(parts) > 5
+    assert opened <= {parts[-1].segment_begin, PhysicalOffset(parts[-1].segment_begin + SEGMENT_SIZE)}
+    for part in parts:
+        opened.clear()
+        listed.clear()
+        assert list(made.read(part))
+        assert (opened, listed) == ({part.segment_begin}, [])
 
 
 # -- filters
@@ -148,7 +178,7 @@ def test_filters_keep_exactly_the_rows_for_which_they_hold(write: Callable[..., 
     root = write(random_messages(random, 300))
     everything = messages(root, columns=ALL)
     for condition, holds in CONDITIONS:
-        found = messages(root, condition, columns=ALL, splitBytes=random.randrange(1, 40_000), clockMarginMs=0)
+        found = messages(root, condition, columns=ALL, splitBytes=random.randrange(50, 40_000), clockMarginMs=0)
         assert found == [row for row in everything if holds(row)], condition
     for _ in range(20):
         some = random.sample(CONDITIONS, 3)
@@ -180,7 +210,9 @@ def test_a_range_of_offsets_or_times_reads_only_its_splits(write: Callable[..., 
         narrowed = reader(root, splitBytes=4096, clockMarginMs=0, columns="phyOffset,storeTimestamp")
         value = middle[name]
         assert not list(narrowed.pushFilters([GreaterThanOrEqual((name,), value), LessThanOrEqual((name,), value)]))
-        assert len(narrowed.partitions()) <= 2 < whole
+        parts = narrowed.partitions()
+        assert len({part.segment_begin for part in parts if isinstance(part, LogSplit)}) == 1
+        assert len(parts) <= (2 if name == "phyOffset" else SEGMENT_SIZE // 4096) < whole
         assert rows_of(narrowed) == [middle]
 
 
@@ -204,7 +236,7 @@ def damage(root: Path, at: int, octets: bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize("split_bytes", [1, 3000, 1 << 30])
+@pytest.mark.parametrize("split_bytes", [200, 3000, 1 << 30])
 def test_damage_fails_the_reading_and_is_named(write: Callable[..., Path], split_bytes: int) -> None:
     root = write(random_messages(Random(4), 200))
     wrong = messages(root, columns="phyOffset,bodyLength")[77]["phyOffset"]
@@ -214,7 +246,7 @@ def test_damage_fails_the_reading_and_is_named(write: Callable[..., Path], split
 
 
 @pytest.mark.parametrize("what", ["flipped", "zeros", "size"])
-@pytest.mark.parametrize("split_bytes", [1, 3000, 1 << 30])
+@pytest.mark.parametrize("split_bytes", [200, 3000, 1 << 30])
 def test_damage_in_quarantine_is_a_row_and_takes_no_other_with_it(
     write: Callable[..., Path], split_bytes: int, what: str
 ) -> None:

@@ -93,7 +93,7 @@ def test_conditions_on_times_keep_exactly_their_rows(
     value = time_of(NOW_MS + offset_ms)
     for some in (condition(("storeTimestamp",), value), Not(condition(("storeTimestamp",), value))):  # type: ignore[call-arg]
         found = messages(
-            tmp_path, some, columns="storeTimestamp", timestamps="timestamp", splitBytes=1, clockMarginMs=0
+            tmp_path, some, columns="storeTimestamp", timestamps="timestamp", splitBytes=200, clockMarginMs=0
         )
         expected = [
             time_of(NOW_MS + number)
@@ -125,7 +125,7 @@ def test_a_first_record_with_an_odd_time_hides_no_split(tmp_path: Path) -> None:
     write_store(
         tmp_path, [(message(), 2**63 - 1), (message(), NOW_MS), (message(), NOW_MS * 1000), (message(), NOW_MS)]
     )
-    for split_bytes in (1, 1 << 30):
+    for split_bytes in (200, 1 << 30):
         for low, high in ((NOW_MS, NOW_MS), (NOW_MS - 5, NOW_MS + 5)):
             made = reader(tmp_path, splitBytes=split_bytes, clockMarginMs=0, columns="storeTimestamp")
             assert not list(
