@@ -200,7 +200,7 @@ def _first_stored_from(
     """
     before = (split for split in reversed(splits) if (store_time_at(segments, split) or 0) < time_ms)
     first = next(before, splits[0] if splits else None)
-    begin = end if first is None else first.located(segments).begin
+    begin = end if first is None else first.first(segments)
     for batch in scan_log(segments, begin, end, check_crc=False):
         late = batch.columns.store_timestamp_ms >= time_ms
         if late.any():

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -25,6 +26,7 @@ from quarry_mq.pipeline.source.log_splits import (
     plan_splits,
     read_split,
     store_time_at,
+    store_time_of_segment,
 )
 from quarry_mq.pipeline.source.message_columns import COLUMNS, MessageRows
 from quarry_mq.pipeline.source.object_store import WHOLE_STORE_SPLIT_BYTES, root_with_end, root_with_segment
@@ -91,12 +93,12 @@ class MessageReader(TableReader):
         low, high = bounds_of(self.time_column, self.conditions)
         if not splits or self.time_column not in map(names_in, self.conditions):
             return splits
-        first = {split.segment_begin: split for split in reversed(splits)}
+        bases = list(dict.fromkeys(split.segment_begin for split in splits))
         with ThreadPoolExecutor(_PROBES_AT_ONCE) as executor:
-            begins = list(executor.map(lambda split: store_time_at(segments, split), reversed(first.values())))
+            begins = list(executor.map(partial(store_time_of_segment, segments), bases))
         kept = {
             base
-            for base, begin_ms, next_ms in zip(reversed(first), begins, [*begins[1:], None], strict=True)
+            for base, begin_ms, next_ms in zip(bases, begins, [*begins[1:], None], strict=True)
             if self._may_hold(begin_ms, next_ms, low, high)
         }
         return [split for split in splits if split.segment_begin in kept]

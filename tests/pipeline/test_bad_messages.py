@@ -325,8 +325,7 @@ def test_odd_records_end_no_rebuild_and_no_verification(spark: SparkSession, tmp
     assert made.index is not None
     assert made.index.items > 6000
     counts = verify(spark, PosixDisk(), tmp_path).counts
-    wrong = {check for check, each in counts.items() if each.differences}
-    assert wrong == {Check.TOPICS}, "no broker has made topics yet"
+    assert not {check for check, each in counts.items() if each.differences}
     assert counts[Check.LOG].checked == count
 
 

@@ -261,8 +261,8 @@ def test_a_wrong_column_and_a_wrong_mode_are_named(spark: SparkSession, broker: 
 @pytest.mark.slow
 def test_a_stream_lands_in_files_and_in_another_topic(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
     write(spark.range(0, 900, 1, 3).selectExpr("cast(id as string) as body", "'blue' as tag"), broker, topic="orders")
-    options = {"endpoints": broker.endpoint, "startingOffsets": "earliest", "maxMessagesPerBatch": "400"}
-    source = spark.readStream.format("quarry").options(**options).option("topic", "orders").load()
+    options = {"endpoints": broker.endpoint, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "400"}
+    source = spark.readStream.format("quarry").options(**options).option("subscribe", "orders").load()
     landed, copied = str(tmp_path / "landed"), source.selectExpr("body", "tags as tag")
     for number in range(2):
         to_files = source.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "files"))
@@ -291,8 +291,8 @@ def test_a_batch_of_a_stream_that_is_run_again_sends_the_same_ids(
     """Its end was not written down: as when Spark died after the last message and before its own note of it."""
     write(spark.range(0, 300, 1, 3).selectExpr("cast(id as string) as body"), broker, topic="orders")
     checkpoint = tmp_path / "checkpoint"
-    options = {"endpoints": broker.endpoint, "startingOffsets": "earliest", "splitMessages": "50", "topic": "orders"}
-    source = spark.readStream.format("quarry").schema("body binary").options(**options).load()
+    options = {"endpoints": broker.endpoint, "startingOffsets": "earliest", "maxRecordsPerPartition": "50"}
+    source = spark.readStream.format("quarry").schema("body binary").options(**options, subscribe="orders").load()
     for _ in range(2):
         sink = source.writeStream.format("quarry").option("endpoints", broker.endpoint).option("topic", "copies")
         sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
