@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType, StructType
 
 from quarry_mq.client.requests import body_of
 from quarry_mq.pipeline.kafka_columns import HEADERS, KAFKA, KAFKA_TYPES, LOG_APPEND_TIME, Header, headers_of
 from quarry_mq.pipeline.source.options import InvalidOption
 from quarry_mq.pipeline.source.table import Types, check_schema, chosen, types_of
-from quarry_mq.pipeline.source.times import TimeForm, timestamps
+from quarry_mq.pipeline.source.times import TimeForm, arrow_schema, timestamps
 from quarry_mq.pipeline.stream.options import UnreadableBody
 from quarry_mq.pipeline.stream.source_options import SourceOptions
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
@@ -118,7 +117,7 @@ def check_live_schema(options: SourceOptions, schema: StructType) -> None:
 
 def batch_of(received: Sequence[Received], schema: StructType, *, is_kafka: bool) -> pa.RecordBatch:
     """Return the messages as rows of the schema, which holds some of the columns."""
-    arrow = to_arrow_schema(schema, timezone="UTC")
+    arrow = arrow_schema(schema)
     arrays = [
         _array(map(_KAFKA_VALUES[field.name] if is_kafka else COLUMNS[field.name].of, received), field.type)
         for field in arrow
