@@ -85,8 +85,10 @@ def lake(
         from quarry_mq.pipeline.lake import LakeRun, LiveWish, LogWish
         from quarry_mq.pipeline.lake import lake as lake_on
 
-        what = {"topics": tuple(topic or ()), "batch_bytes": batch_mib << 20}
-        wish = LiveWish(options=options, **what) if is_live else LogWish(root=Path(source), broker=broker, **what)
+        topics, size = tuple(topic or ()), batch_mib << 20
+        wish: LogWish | LiveWish = LogWish(root=Path(source), broker=broker, topics=topics, batch_bytes=size)
+        if is_live:
+            wish = LiveWish(options=options, topics=topics, batch_bytes=size)
         report = _show_batch if follow and not as_json else _show_nothing
         run = LakeRun(buckets=buckets, interval_s=interval if follow else None, stop=_stop(follow), report=report)
         done = lake_on(spark, table, wish, run)

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
@@ -57,7 +58,7 @@ class TableChanged(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """The position tells which messages the table has: of a log up to an offset, or of each queue up to the next one."""
+    """The position tells which messages the table has: those of a log up to an offset, or of each queue."""
 
     offsets: str | None = None
     """Version of the rows of the offsets table that have the next offset of each queue; None: nothing yet."""
@@ -256,7 +257,7 @@ class LakeTable:
 
     def next_offsets(self, position: Position) -> DataFrame:
         """Return the next offset of each queue: `topic`, `broker`, `queueId`, `nextOffset`."""
-        rows = self.spark.table(quoted(self.offsets)).where(sql.col("version") == position.offsets)
+        rows = self.spark.table(quoted(self.offsets)).where(sql.col("version").eqNullSafe(position.offsets))
         return rows.select("topic", "broker", "queueId", "nextOffset")
 
     # -- appending
@@ -332,13 +333,13 @@ class LakeTable:
             change.manageSnapshots().fastForwardBranch(_MAIN, staged.branch).removeBranch(staged.branch).commit()
             change.updateProperties().set(POSITION, position.to_json()).commit()
             change.commitTransaction()
-        except Py4JJavaError as error:
+        except (Py4JJavaError, PySparkException) as error:
             # an answer may be lost after the commit
             if self._is_published(staged):
                 return
-            if any(name in str(error.java_exception) for name in _CONFLICTS):
+            if any(name in str(error) for name in _CONFLICTS):
                 self.abandon(staged)
-                raise TableChanged(f"{self.name}: the table has another snapshot: {error.java_exception}") from error
+                raise TableChanged(f"{self.name}: the table got another snapshot meanwhile") from error
             raise
 
     def abandon(self, staged: Staged) -> None:

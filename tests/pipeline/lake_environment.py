@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -43,6 +44,7 @@ class Iceberg:
 
     def __init__(self, python: Path, jar: Path, warehouse: Path) -> None:
         self.python = python
+        self.jar = jar
         self.warehouse = warehouse
         catalog = "spark.sql.catalog.lake"
         settings = {
@@ -60,6 +62,21 @@ class Iceberg:
     def lake(self, source: object, *options: object, master: str = "local[2]") -> Ran:
         """Run `quarry pipeline lake SOURCE TABLE --json`."""
         return self._quarry("lake", source, TABLE, *options, master=master)
+
+    @contextmanager
+    def following(self, source: object, *options: object, master: str) -> Iterator[subprocess.Popen[str]]:
+        """Run `quarry pipeline lake SOURCE TABLE --follow` in a group of processes that is killed with the block."""
+        words = ["pipeline", "lake", str(source), TABLE, "--follow", "--interval", "1", *map(str, options)]
+        command = [self.python, "-m", "quarry_mq.cli.main", *words, "--master", master, *self.conf]
+        process = subprocess.Popen(
+            command, cwd=PROJECT, env=self.environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
     def maintain(self, *options: object) -> Ran:
         return self._quarry("lake-maintain", TABLE, *options, master="local[2]")
@@ -94,6 +111,18 @@ class Iceberg:
         return [json.loads(line) for line in ran.output.splitlines()]
 
 
+def executors(group: int) -> list[int]:
+    """Return the processes of a group that are executors of Spark."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with suppress(OSError):
+                is_executor = b"CoarseGrainedExecutorBackend" in (folder / "cmdline").read_bytes()
+                if is_executor and os.getpgid(int(folder.name)) == group:
+                    found.append(int(folder.name))
+    return found
+
+
 def iceberg(warehouse: Path) -> Iceberg:
     """Return a warehouse in this folder. What it needs is installed at the first use."""
     languages.need("java", "mvn")
@@ -107,7 +136,7 @@ def _install(folder: Path) -> None:
     copy = ["dependency:copy", f"-Dartifact={RUNTIME}", f"-DoutputDirectory={folder / 'jars'}"]
     languages.run(["mvn", "-q", "-B", *copy], directory=folder)
     languages.run([sys.executable, "-m", "venv", "--without-pip", folder / "python"], directory=folder)
-    project = ["-r", PROJECT / "pyproject.toml", "--extra", "pipeline"]
+    project = ("-r", str(PROJECT / "pyproject.toml"), "--extra", "pipeline")
+    python = ("--python", str(folder / "python" / "bin" / "python"))
     uv = Path(sys.executable).with_name("uv")
-    python = ["--python", folder / "python" / "bin" / "python"]
     languages.run([uv, "pip", "install", "--quiet", *python, *PACKAGES, *project], directory=folder)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import golden
+from tests.compat.rocketmq_store import open_in_rocketmq
 from tests.conftest import GoldenStore
-from tests.pipeline.lake_environment import HERE, Iceberg, iceberg
-from tests.pipeline.lake_killer import KILLED
+from tests.e2e.broker import quarry
+from tests.e2e.clients import Outgoing, Producer
+from tests.e2e.conftest import StartBroker, StartClients
+from tests.pipeline.lake_environment import Iceberg, executors, iceberg
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_500)]
 
@@ -71,23 +78,11 @@ def test_a_store_is_appended_once_and_stays_the_same_when_compacted(
     assert lake.rows() == rows
 
 
-STEPS = ("begin", "begin+", "stage", "stage+", "add_offsets", "add_offsets+", "publish", "publish+")
-
-
-def test_a_driver_that_is_killed_at_any_step_leaves_no_gap_and_nothing_twice(
-    lake: Iceberg, golden_store: GoldenStore
-) -> None:
-    store = golden_store("rocks-clean")
-    command = ("quarry_mq", str(store / "store"), "lake.db.messages")
-    for step in STEPS:
-        time = 2 if step == "publish+" else 1
-        words = ("pipeline", "lake", *command[1:], "--batch-mib", "1", "--master", "local[2]", *lake.conf)
-        ran = lake.run(HERE / "lake_killer.py", step, time, *words)
-        assert ran.status == KILLED, ran.errors
-    done = lake.lake(store / "store", "--batch-mib", 1).fields
-    assert done["messages"] < len(expected(store)), "killed runs have appended the first messages"
-    assert_equal(lake.rows(), expected(store))
-    assert lake.maintain("--retention-hours", 0).fields["removedBranches"] == 0, "a run has removed them"
+def test_kills_and_other_jobs_and_changes_of_the_table(lake: Iceberg, golden_store: GoldenStore) -> None:
+    ran = lake.run("-m", "tests.pipeline.lake_checks", lake.jar, lake.warehouse, golden_store("rocks-clean") / "store")
+    assert ran.status == 0, ran.errors
+    rows = lake.rows("lake.db.killed")
+    assert_equal(rows, expected(golden_store("rocks-clean")))
 
 
 def test_damage_is_left_out_and_named(lake: Iceberg, golden_copy: GoldenStore) -> None:
@@ -119,3 +114,72 @@ def test_another_store_is_refused(lake: Iceberg, golden_copy: GoldenStore, tmp_p
     refused = lake.lake(store, "--broker", "broker-a")
     assert refused.status == 2
     assert "of the broker quarry" in refused.errors
+
+
+MESSAGES = int(os.environ.get("LAKE_MESSAGES", "20000"))
+"""Messages of the history. As many are sent meanwhile, up to the time when the last job is killed."""
+KILLS = 3
+
+
+def keep_sending(producer: Producer, stop: threading.Event, counts: list[int]) -> None:
+    while not stop.wait(0.05):
+        send(producer, counts[-1], 20)
+        counts.append(counts[-1] + 20)
+
+
+def send(producer: Producer, begin: int, count: int) -> None:
+    some = [
+        Outgoing(f"orders-{number % 7}", f"message {number}".encode() * (number % 50), keys=(f"k{number}",))
+        for number in range(begin, begin + count)
+    ]
+    producer.send([each for each in some if each.body])
+
+
+def lines_of(process: subprocess.Popen[str], count: int) -> None:
+    """Wait until a job has appended so many batches."""
+    assert process.stdout is not None
+    for _ in range(count):
+        line = process.stdout.readline()
+        assert "messages appended" in line, line
+
+
+def test_a_live_broker_continues_where_its_backup_ended(
+    lake: Iceberg, start_broker: StartBroker, start_clients: StartClients, tmp_path: Path
+) -> None:
+    broker = start_broker()
+    producer = start_clients("python", broker.endpoint).producer(*(f"orders-{number}" for number in range(7)))
+    for begin in range(0, MESSAGES, 500):
+        send(producer, begin, 500)
+    made = quarry("backup", str(broker.store), str(tmp_path / "backups"), "--admin", broker.admin, "--json")
+    assert made.returncode == 0, made.stderr
+    stop, counts = threading.Event(), [MESSAGES]
+    sender = threading.Thread(target=keep_sending, args=(producer, stop, counts))
+    sender.start()
+    try:
+        restored = tmp_path / "restored"
+        assert quarry("restore", str(tmp_path / "backups"), str(restored)).returncode == 0
+        with lake.following(restored, "--batch-mib", 1, master="local[2]") as process:
+            lines_of(process, 1)
+        backfilled = lake.lake(restored, "--batch-mib", 1).fields["messages"]
+        assert 0 < backfilled < MESSAGES
+        for _ in range(KILLS):
+            # a job on two executors: one is killed, later the driver with all the rest
+            with lake.following(broker.endpoint, "--admin", broker.admin, master="local-cluster[2,1,1024]") as process:
+                lines_of(process, 1)
+                for executor in executors(process.pid)[:1]:
+                    os.kill(executor, signal.SIGKILL)
+                lines_of(process, 2)
+    finally:
+        stop.set()
+        sender.join()
+    done = lake.lake(broker.endpoint, "--admin", broker.admin).fields
+    assert (done["expired"], done["withoutBody"]) == (0, 0)
+    broker.stop()
+    rows = lake.rows()
+    lines = [line for line in open_in_rocketmq(broker.store, tmp_path).messages.values() if line and of_users(line)]
+    assert len(lines) > MESSAGES
+    assert_equal(rows, sorted(lines, key=lambda line: (line["topic"], line["queueId"], line["queueOffset"])))
+    assert lake.maintain("--retention-hours", 0).fields["rewrittenFiles"] > 0
+    assert lake.rows() == rows
+    broker.start()
+    assert lake.lake(broker.endpoint, "--admin", broker.admin).fields["messages"] == 0
