@@ -65,9 +65,12 @@ class LogTable:
             sql.col(DAMAGE).isNotNull()
         )
 
-    def reader(self, columns: str, conditions: Iterable[Filter]) -> MessageReader:
+    def reader(
+        self, columns: str, conditions: Iterable[Filter], *, times: TimeForm = TimeForm.TIMESTAMP
+    ) -> MessageReader:
         """Return a reader of these columns for tasks that use it without a table of Spark: they pass it to `sound`."""
         given = {"path": str(self.root), "columns": columns, "mode": self.mode.value, "pushFilters": "true"}
+        given["timestamps"] = times.value
         options = read_options({**given, "splitBytes": str(self.split_bytes)})
         reader = MessageReader(options, message_schema(options))
         list(reader.pushFilters(list(conditions)))
@@ -113,5 +116,10 @@ def _places(table: LogTable, begin: int, end: int | None) -> DamagedPlaces:
     damage = table.damage().filter(sql.col("phyOffset") >= begin)
     if end is not None:
         damage = damage.filter(sql.col("phyOffset") < end)
+    return places_of(damage)
+
+
+def places_of(damage: DataFrame) -> DamagedPlaces:
+    """Return the damaged places of rows with `phyOffset` and `damage`."""
     first = damage.orderBy("phyOffset").limit(FIRST_DAMAGED).collect()
     return DamagedPlaces(damage.count(), tuple(row[DAMAGE] for row in first))

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from typing import Final
 
+import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -23,7 +25,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from quarry_mq.pipeline.source import reader_of, schema_of, stream_of
-from quarry_mq.pipeline.source.options import read_options
+from quarry_mq.pipeline.source.options import InvalidOption, read_options
 
 LIVE: Final = frozenset({"endpoints", "subscribe", "subscribepattern", "assign", "kafka.bootstrap.servers"})
 """Options that only the source of live brokers has, in lower case."""
@@ -52,12 +54,16 @@ class QuarryDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         if not self._is_live:
             return reader_of(read_options(self.options), schema)
-        from quarry_mq.pipeline.stream.reader import BatchReader
+        from quarry_mq.pipeline.stream.batch import BatchReader
         from quarry_mq.pipeline.stream.source_options import Use, source_options
 
         return BatchReader(source_options(self.options, Use.BATCH), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        if find_spec("pyspark.sql.streaming.datasource") is None:
+            raise InvalidOption(
+                f"readStream: it needs PySpark 4.3 or newer, and this is {pyspark.__version__}; use read"
+            )
         if not self._is_live:
             return stream_of(read_options(self.options), schema)
         from quarry_mq.pipeline.stream.reader import StreamReader

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quarry_mq.cli.context_file import Context
-from quarry_mq.cli.contexts import chosen, endpoint_of_context
+from quarry_mq.cli.contexts import endpoint_of_context
 from quarry_mq.cli.offline.arguments import Json, Store
 from quarry_mq.cli.offline.record_text import json_line
-from quarry_mq.cli.pipeline.arguments import Tags, Topics, Where
+from quarry_mq.cli.pipeline.arguments import Tags, Timeout, Tls, TlsCa, Topics, Where, broker_options
 from quarry_mq.cli.pipeline.session import Conf, Master, damage_fields, spark_session, tell_damage
 from quarry_mq.cli.terminal.exit import Exit
 from quarry_mq.cli.terminal.text import say, word
@@ -53,17 +51,9 @@ def replay(
         bool, typer.Option("--keep-compressed", help="Send compressed bodies as they are. Default: decompress them.")
     ] = False,
     endpoint: Endpoint = "127.0.0.1:8081",
-    timeout: Annotated[
-        int,
-        typer.Option("--timeout", metavar="SECONDS", min=1, help="How long to wait for a broker that does not answer."),
-    ] = 60,
-    tls: Annotated[bool, typer.Option("--tls", help="Use TLS to connect to the broker.")] = False,
-    tls_ca: Annotated[
-        Path | None,
-        typer.Option(
-            "--tls-ca", metavar="FILE", help="Trust these certificate authorities (PEM) instead of gRPC's own."
-        ),
-    ] = None,
+    timeout: Timeout = 60,
+    tls: Tls = False,
+    tls_ca: TlsCa = None,
     master: Master = None,
     conf: Conf = None,
     as_json: Json = False,
@@ -80,17 +70,7 @@ def replay(
     not run, or not to its end.
     """
     from_ms, to_ms = option_ms(since, "--since"), option_ms(until, "--until")
-    context = chosen() or Context()
-    options = {"endpoints": endpoint, "timeoutMs": str(timeout * 1000), "tls": str(tls or context.tls)}
-    for name, value in (
-        ("tlsCa", tls_ca or context.tls_ca),
-        ("tlsCertificate", context.tls_certificate),
-        ("tlsKey", context.tls_key),
-        ("user", context.user),
-        ("secretFile", context.secret_file),
-    ):
-        if value is not None:
-            options[name] = str(value)
+    options = broker_options(endpoint, timeout, tls, tls_ca)
     with spark_session("replay", store, master, conf, PHASES) as spark:
         from quarry_mq.pipeline.replay import Target
         from quarry_mq.pipeline.replay import replay as replay_on

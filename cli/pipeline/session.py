@@ -45,7 +45,7 @@ _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Environment variable that is set when `spark-submit` runs the command: it has configured logging already."""
 _RAISED: Final = re.compile(
     r"^(?:\w+\.)*(?:StoreDamaged|StoreUnusable|NotAStore|StoreLocked"
-    r"|InvalidOption|CallRefused|BrokerUnreachable|UnusableRow): (.+)$",
+    r"|InvalidOption|CallRefused|BrokerUnreachable|UnusableRow|MessagesLost): (.+)$",
     re.MULTILINE,
 )
 """Finds one of our errors at the end of a task's trace, which Spark hands on as text."""

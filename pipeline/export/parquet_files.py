@@ -99,7 +99,7 @@ class ParquetFiles:
                 task.add(batch)
             yield pa.RecordBatch.from_pylist([each._asdict() for each in task.close()], _ARROW_RESULT)
 
-        found = spark.range(0, len(splits), 1, _task_count(spark, splits)).mapInArrow(run, _RESULT)
+        found = spark.range(0, len(splits), 1, task_count(spark, splits)).mapInArrow(run, _RESULT)
         return [Written(*row) for row in found.collect()]
 
 
@@ -123,7 +123,7 @@ def has_few_topics(log: LogTable, topics: Sequence[str]) -> bool:
     return len(found & set(topics) if topics else found) <= TOPICS_MAX
 
 
-def _task_count(spark: SparkSession, splits: Sequence[LogSplit]) -> int:
+def task_count(spark: SparkSession, splits: Sequence[LogSplit]) -> int:
     """Return how many tasks read the splits: few, so that files are large, but all cores have work to the end."""
     log_bytes = sum(split.end - split.begin for split in splits)
     return min(len(splits), max(_TASKS_PER_CORE * spark.sparkContext.defaultParallelism, log_bytes // _TASK_BYTES))

@@ -5,6 +5,8 @@ Public face of the package: other packages import from here.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyspark.sql.types import StructType
 
 from quarry_mq.pipeline.kafka_columns import KAFKA
@@ -12,8 +14,10 @@ from quarry_mq.pipeline.source.derived import EntryReader, IndexReader, Position
 from quarry_mq.pipeline.source.kafka import KafkaReader, kafka_schema
 from quarry_mq.pipeline.source.messages import MessageReader, message_schema
 from quarry_mq.pipeline.source.options import InvalidOption, ReadOptions, Table
-from quarry_mq.pipeline.source.store_stream import StoreStreamReader
 from quarry_mq.pipeline.source.table import TableReader, chosen, types_of
+
+if TYPE_CHECKING:
+    from quarry_mq.pipeline.source.store_stream import StoreStreamReader
 
 __all__ = ["InvalidOption", "reader_of", "schema_of", "stream_of"]
 
@@ -43,6 +47,8 @@ def reader_of(options: ReadOptions, schema: StructType) -> TableReader:
 
 def stream_of(options: ReadOptions, schema: StructType) -> StoreStreamReader:
     """Return the reader of a store as a stream. Raises InvalidOption for what cannot be read so."""
+    from quarry_mq.pipeline.source.store_stream import StoreStreamReader
+
     reader = reader_of(options, schema)
     if not isinstance(reader, MessageReader):
         raise InvalidOption(f"option 'table': only the table {Table.MESSAGES.value!r} can be read as a stream")

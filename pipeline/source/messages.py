@@ -13,7 +13,6 @@ from typing import ClassVar, Final
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import Filter, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructType
 
 from quarry_mq.pipeline.source.conditions import bounds_of, names_in
@@ -32,7 +31,7 @@ from quarry_mq.pipeline.source.message_columns import COLUMNS, MessageRows
 from quarry_mq.pipeline.source.object_store import WHOLE_STORE_SPLIT_BYTES, root_with_end, root_with_segment
 from quarry_mq.pipeline.source.options import DamageMode, InvalidOption, ReadOptions
 from quarry_mq.pipeline.source.table import ArrowRows, Rows, TableReader, Types, chosen, types_of
-from quarry_mq.pipeline.source.times import is_calendar_time
+from quarry_mq.pipeline.source.times import arrow_schema, is_calendar_time
 from quarry_mq.store.commitlog import SegmentList
 from quarry_mq.store.errors import OffsetOutOfRange, StoreDamaged, StoreUnusable
 from quarry_mq.store.fs import PosixDisk
@@ -148,7 +147,7 @@ class MessageReader(TableReader):
         told = self.refused(segments, damage.begin, damage.reason)
         size = min(damage.end - damage.begin, _SIZE_MAX)
         known = {"phyOffset": damage.begin, "storeSize": size, DAMAGE: str(told)}
-        schema = to_arrow_schema(self.schema, timezone="UTC")
+        schema = arrow_schema(self.schema)
         arrays = [pa.array([known.get(field.name)], field.type) for field in schema]
         return ArrowRows(pa.RecordBatch.from_arrays(arrays, schema=schema))
 

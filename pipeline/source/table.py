@@ -10,12 +10,11 @@ from typing import ClassVar, Final, Protocol, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructField, StructType, TimestampType
 
 from quarry_mq.pipeline.source.conditions import holds, is_applicable
 from quarry_mq.pipeline.source.options import InvalidOption, ReadOptions, nearest
-from quarry_mq.pipeline.source.times import TIME_COLUMNS, TimeForm, timestamps
+from quarry_mq.pipeline.source.times import TIME_COLUMNS, TimeForm, arrow_schema, timestamps
 
 Types = Mapping[str, DataType]
 """The columns of a table in their order."""
@@ -120,7 +119,7 @@ class TableReader(DataSourceReader):
         # Spark plans one task with an empty partition where there are no partitions
         if type(partition) is InputPartition:
             return
-        schema = to_arrow_schema(self.schema, timezone="UTC")
+        schema = arrow_schema(self.schema)
         for rows in self.rows(partition):
             found = self._selected(rows)
             if len(found):

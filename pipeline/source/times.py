@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import DataType, LongType, TimestampType
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import DataType, LongType, StructType, TimestampType
 
 from quarry_mq.protocol.times import TIME_MS_MAX
 from quarry_mq.store.scan.columns import Flags, Integers
@@ -33,6 +34,15 @@ class TimeForm(StrEnum):
     @property
     def type(self) -> DataType:
         return TimestampType() if self is TimeForm.TIMESTAMP else LongType()
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return a schema in Arrow's types. Spark's own function takes the time zone in other ways in other versions."""
+    return pa.schema([pa.field(each.name, _arrow_type(each.dataType), each.nullable) for each in schema])
+
+
+def _arrow_type(kind: DataType) -> pa.DataType:
+    return _ARROW if isinstance(kind, TimestampType) else to_arrow_type(kind)
 
 
 def timestamps(times_ms: pa.Array) -> pa.Array:

@@ -6,16 +6,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType, StructType
 
 from quarry_mq.client.requests import body_of
 from quarry_mq.pipeline.kafka_columns import HEADERS, KAFKA, KAFKA_TYPES, LOG_APPEND_TIME, Header, headers_of
 from quarry_mq.pipeline.source.options import InvalidOption
 from quarry_mq.pipeline.source.table import Types, check_schema, chosen, types_of
-from quarry_mq.pipeline.source.times import TimeForm, timestamps
+from quarry_mq.pipeline.source.times import TimeForm, arrow_schema, timestamps
 from quarry_mq.pipeline.stream.options import UnreadableBody
 from quarry_mq.pipeline.stream.source_options import SourceOptions
+from quarry_mq.protocol.messages.bodies import body_problem, uncompressed
+from quarry_mq.protocol.messages.property_names import COMPRESSED_BY
+from quarry_mq.protocol.messages.system_flag import COMPRESSED, COMPRESSION_MASK, Compression
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.times import to_ms
 
@@ -62,6 +64,32 @@ COLUMNS: Final[dict[str, LiveColumn]] = {
     "body": LiveColumn(BinaryType(), lambda received: received.message.body),
 }
 TYPES: Final[Types] = {name: column.type for name, column in COLUMNS.items()}
+
+
+def plain_body_of(received: Received) -> tuple[bytes | None, str | None]:
+    """Return the uncompressed body, or None and the reason why it cannot be uncompressed.
+
+    A broker does not uncompress other methods than GZIP if the body is too large for it. Then it names the method.
+    """
+    message = received.message
+    body, named = message.body, message.user_properties.get(COMPRESSED_BY)
+    if named is None and message.system_properties.body_encoding != definition.GZIP:
+        return body, None
+    method = _METHODS.get(named or "gzip")
+    plain = None if method is None else uncompressed(body, method) if body else body
+    if plain is not None:
+        return plain, None
+    return None, body_problem(COMPRESSED | (_UNKNOWN if method is None else method), body)
+
+
+_METHODS: Final = {
+    "gzip": Compression.ZLIB,
+    "zlib": Compression.ZLIB,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+_UNKNOWN: Final = COMPRESSION_MASK
+"""Bits of a system flag that name no method."""
 
 
 def _key(received: Received) -> bytes | None:
@@ -118,7 +146,7 @@ def check_live_schema(options: SourceOptions, schema: StructType) -> None:
 
 def batch_of(received: Sequence[Received], schema: StructType, *, is_kafka: bool) -> pa.RecordBatch:
     """Return the messages as rows of the schema, which holds some of the columns."""
-    arrow = to_arrow_schema(schema, timezone="UTC")
+    arrow = arrow_schema(schema)
     arrays = [
         _array(map(_KAFKA_VALUES[field.name] if is_kafka else COLUMNS[field.name].of, received), field.type)
         for field in arrow

@@ -1,4 +1,4 @@
-"""The source reads topics of live brokers as a stream or as a batch.
+"""The source reads topics of live brokers as a stream.
 
 A stream has each message exactly once, by Spark's own checkpoints. A batch of it is a range of offsets for each queue,
 which Spark stores before anything of it is read. Reading it again gives the same messages; the broker keeps no state of
@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -29,8 +29,9 @@ from pyspark.sql.types import StructType
 
 from quarry_mq.client.queues import Start
 from quarry_mq.pipeline.source.options import InvalidOption
-from quarry_mq.pipeline.stream.columns import Received, batch_of, check_live_schema, is_kafka
-from quarry_mq.pipeline.stream.live import Clients, LiveQueues, QueueRanges, RangeReader, lost
+from quarry_mq.pipeline.stream.batch import read_ranges
+from quarry_mq.pipeline.stream.columns import check_live_schema
+from quarry_mq.pipeline.stream.live import LiveQueues, lost
 from quarry_mq.pipeline.stream.offsets import Offsets, Queue, limited, to_json, waiting
 from quarry_mq.pipeline.stream.source_options import SourceOptions
 from quarry_mq.protocol.clock import Clock, SystemClock
@@ -39,34 +40,6 @@ LOOK_INTERVAL_S: Final = 0.2
 """Seconds between two calls for the end: while no messages come, Spark asks for it a hundred times a second."""
 LOOK_PART: Final = 4
 """The pause after a call for the ends, as a multiple of the call's duration: thousands of queues take long."""
-ROWS_PER_BATCH: Final = 1_000
-BYTES_PER_BATCH: Final = 8 << 20
-
-
-class BatchReader(DataSourceReader):
-    """Reads the messages between two positions."""
-
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        """Check the schema. Raises InvalidOption for an unknown column."""
-        check_live_schema(options, schema)
-        self._options = options
-        self._schema = schema
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Return what each task reads. Raises InvalidOption if a queue would end before its begin."""
-        options = self._options
-        with LiveQueues(options) as live:
-            queues = live.find()
-            start = live.positions(options.start, queues, is_time_required=options.is_time_required)
-            end = live.positions(options.end, queues)
-            for queue, begin in start.items():
-                # two times may be in any order in a queue, and may have no message between them
-                if end[queue] < begin and not (options.start.is_time or options.end.is_time):
-                    raise InvalidOption(f"option {options.end.option!r}: {queue} begins at {begin}, after {end[queue]}")
-            return live.plan(start, end)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._options, self._schema)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -186,26 +159,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- reading
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(partition, self._options, self._schema)
-
-
-def _read(partition: InputPartition, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
-    # Spark plans one task with an empty partition where there are no partitions
-    if not isinstance(partition, QueueRanges):
-        return
-    with Clients(options.connection) as clients:
-        for some in _batches(RangeReader(options, clients).messages(partition)):
-            yield batch_of(some, schema, is_kafka=is_kafka(options))
-
-
-def _batches(messages: Iterator[Received]) -> Iterator[list[Received]]:
-    some: list[Received] = []
-    size = 0
-    for received in messages:
-        some.append(received)
-        size += len(received.message.body)
-        if len(some) == ROWS_PER_BATCH or size >= BYTES_PER_BATCH:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+        return read_ranges(partition, self._options, self._schema)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any, Final, Self, cast
+from itertools import chain
+from typing import Any, Final, NamedTuple, Self, cast
 
 import grpc
 from google.protobuf.message import Message
@@ -14,8 +15,20 @@ from quarry_mq.client.errors import BrokerUnreachable
 from quarry_mq.protocol.admin_methods import methods_by_short_name, path_of, stub_of
 from quarry_mq.protocol.clock import Clock, SystemClock
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2 import ListGroupFiguresRequest
 
 TIMEOUT_S: Final = 10.0
+GROUPS_PER_PAGE: Final = 1_000
+
+
+class GroupPosition(NamedTuple):
+    """The first message of a queue that a group has never received."""
+
+    group: str
+    topic: str
+    broker: str
+    queue: int
+    next_offset: int
 
 
 class AdminClient:
@@ -72,6 +85,27 @@ class AdminClient:
             return [topic.name for topic in self.topics()]
         except grpc.RpcError as failed:
             raise BrokerUnreachable(f"{address}: {cast('grpc.Call', failed).details()}") from failed
+
+    def group_positions(self, address: str) -> list[GroupPosition]:
+        """Return how far each group is in each queue that it has read. Raises BrokerUnreachable with the address."""
+        try:
+            return list(self._group_positions())
+        except grpc.RpcError as failed:
+            raise BrokerUnreachable(f"{address}: {cast('grpc.Call', failed).details()}") from failed
+
+    def _group_positions(self) -> Iterator[GroupPosition]:
+        broker = self.call("AdminService/GetBroker", pb.GetBrokerRequest()).name
+        request = ListGroupFiguresRequest(limit=GROUPS_PER_PAGE)
+        while True:
+            page = self.call("OverviewService/ListGroupFigures", request)
+            for pair in chain.from_iterable(figures.topics for figures in page.groups):
+                unchanged = pb.ResetOffsetRequest(group=pair.group, topic=pair.topic, latest=pb.Latest(), dry_run=True)
+                for each in self.call("AdminService/ResetOffset", unchanged).queues:
+                    if each.HasField("previous_offset"):
+                        yield GroupPosition(pair.group, pair.topic, broker, each.queue, each.previous_offset)
+            if not page.has_more:
+                return
+            request.after = page.groups[-1].group.name
 
     def delete_topic(self, name: str) -> None:
         self.call("AdminService/DeleteTopic", pb.DeleteTopicRequest(name=name))

@@ -13,7 +13,7 @@ from typing import Final
 
 from quarry_mq.protocol.messages import property_names as reserved
 from quarry_mq.protocol.messages.bodies import compression_name, plain_body
-from quarry_mq.protocol.messages.property_names import KEYS, LIGHT_QUEUES, TAGS, UNIQUE_KEY
+from quarry_mq.protocol.messages.property_names import COMPRESSED_BY, KEYS, LIGHT_QUEUES, TAGS, UNIQUE_KEY
 from quarry_mq.protocol.messages.system_flag import COMPRESSED, COMPRESSION_MASK, TransactionState
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.times import TIME_MS_MAX, fill_ms, to_ms
@@ -30,9 +30,6 @@ PORT_MAX: Final = 65_535
 
 PLAIN_SIZE_MAX: Final = 8 * 1024 * 1024
 """Bytes that a body may have after it is uncompressed for its receiver."""
-
-COMPRESSED_BY: Final = "QUARRY_COMPRESSED_BY"
-"""User property of a message whose body is compressed and could not be uncompressed: the name of the method."""
 
 _V4_MAPPED: Final = ip_network("::ffff:0:0/96")
 

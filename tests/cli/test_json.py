@@ -50,6 +50,8 @@ ELSEWHERE = {
     "pipeline migrate": "tests/pipeline",
     "pipeline rebuild": "tests/pipeline",
     "pipeline replay": "tests/pipeline/test_replay.py",
+    "pipeline lake": "tests/pipeline/test_lake.py",
+    "pipeline lake-maintain": "tests/pipeline/test_lake.py",
     "pipeline stats": "tests/cli/test_pipeline_stats.py",
     "pipeline verify": "tests/pipeline",
     "follow": "tests/following/test_following.py",

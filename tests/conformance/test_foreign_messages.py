@@ -11,6 +11,7 @@ from typing import Final
 import lz4.frame
 import pytest
 
+from quarry_mq.protocol.messages.property_names import COMPRESSED_BY
 from quarry_mq.protocol.messages.system_flag import COMPRESSED, Compression
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.times import TIME_MS_MAX
@@ -116,7 +117,7 @@ def test_a_body_that_cannot_be_made_plain_comes_as_it_is_and_loses_no_other(
             assert each.body == body
             assert each.system_properties.body_encoding == definition.IDENTITY
             assert each.system_properties.body_digest.checksum == digest(body)
-            assert dict(each.user_properties) == {wire_messages.COMPRESSED_BY: name}
+            assert dict(each.user_properties) == {COMPRESSED_BY: name}
 
     with_broker(test, network={"front": front}, broker={"native": native})
 

@@ -82,7 +82,7 @@ HOMES: Final = {
     "textual": r"cli/online/top/screen/(view|widgets)\.py",
     "jinja2": r"pipeline/stats/report\.py",
     "pyarrow": r"pipeline/.*",
-    "py4j": r"cli/pipeline/session\.py",
+    "py4j": r"cli/pipeline/session\.py|pipeline/lake/table\.py",
     "pyspark": r"pipeline/.*|cli/pipeline/session\.py",
     "hpack": r"protocol/h2/header_blocks\.py",
     "lz4": r"protocol/messages/bodies\.py",

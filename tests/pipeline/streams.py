@@ -7,9 +7,10 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
+from quarry_mq.pipeline.stream.batch import BatchReader
 from quarry_mq.pipeline.stream.columns import live_schema
 from quarry_mq.pipeline.stream.options import Connection
-from quarry_mq.pipeline.stream.reader import BatchReader, StreamReader
+from quarry_mq.pipeline.stream.reader import StreamReader
 from quarry_mq.pipeline.stream.source_options import Use, source_options
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from tests.e2e.broker import Broker

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from quarry_mq.cli.demo import free_ports
 from quarry_mq.client.errors import BrokerUnreachable, CallRefused
+from quarry_mq.pipeline import data_source
 from quarry_mq.pipeline.data_source import QuarryDataSource
 from quarry_mq.pipeline.source import InvalidOption
 from quarry_mq.pipeline.stream.columns import live_schema
@@ -294,10 +295,17 @@ def test_a_wrong_option_is_named(options: dict[str, str], complaint: str) -> Non
         source_options({"endpoints": "127.0.0.1:8081", "subscribe": "orders", **options})
 
 
-def test_a_topic_is_read_as_a_stream_and_a_store_as_a_table() -> None:
+def test_a_topic_and_a_store_have_their_own_columns() -> None:
     topic = QuarryDataSource({"endpoints": "127.0.0.1:8081", "subscribe": "orders", "columns": "body,queueOffset"})
     assert topic.schema().fieldNames() == ["body", "queueOffset"]
-    store = QuarryDataSource({"path": "/store"})
-    assert "phyOffset" in store.schema().fieldNames()
+    assert "phyOffset" in QuarryDataSource({"path": "/store"}).schema().fieldNames()
     with pytest.raises(InvalidOption, match="option 'columns': no column 'phyOffset'"):
         QuarryDataSource({"endpoints": "h:1", "subscribe": "orders", "columns": "phyOffset"}).schema()
+
+
+def test_a_stream_says_which_spark_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_source, "find_spec", lambda name: None)  # as with PySpark 4.1
+    for options in ({"endpoints": "127.0.0.1:8081", "subscribe": "orders"}, {"path": "/store"}):
+        source = QuarryDataSource(options)
+        with pytest.raises(InvalidOption, match=r"needs PySpark 4\.3 or newer"):
+            source.streamReader(source.schema())

@@ -64,6 +64,9 @@ POP_CHECKPOINT: Final = "POP_CK"
 DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DEAD_LETTER_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 
+COMPRESSED_BY: Final = "QUARRY_COMPRESSED_BY"
+"""User property of a message whose body is compressed and could not be uncompressed: the name of the method."""
+
 RESENT_FROM: Final = "QUARRY_RESENT_FROM"
 """Property of a message that a job sends again: topic, queue and queue offset of the original."""
 RESENT_ID: Final = "QUARRY_RESENT_ID"

@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES, RESENT_FROM, RESENT_ID
+from quarry_mq.protocol.messages.property_names import COMPRESSED_BY, LIGHT_QUEUES, RESENT_FROM, RESENT_ID
 from quarry_mq.protocol.messages.system_flag import COMPRESSED
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
@@ -32,7 +32,7 @@ from quarry_mq.server.delivery import GIVE_UP_COMMAND
 from quarry_mq.server.front.contract import MessageHandler
 from quarry_mq.server.front.local_call import LocalCall
 from quarry_mq.server.observability.error_reporter import ErrorReporter
-from quarry_mq.server.wire.messages import COMPRESSED_BY, fill_message, is_gzip_of_sender
+from quarry_mq.server.wire.messages import fill_message, is_gzip_of_sender
 from quarry_mq.server.wire.status import Refused, without_places
 from quarry_mq.store.errors import Unavailable, without_frames
 from quarry_mq.store.message import Host, QueueOffset, host_text

@@ -1,0 +1,185 @@
+"""Tables of a lake, read back with pyiceberg, beside what RocketMQ's own decoder reads of the same store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import golden
+from tests.compat.rocketmq_store import open_in_rocketmq
+from tests.conftest import GoldenStore
+from tests.e2e.broker import quarry
+from tests.e2e.clients import Outgoing, Producer
+from tests.e2e.conftest import StartBroker, StartClients
+from tests.pipeline.lake_environment import Iceberg, executors, iceberg
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_500)]
+
+Row = dict[str, Any]
+COMPRESSED = 1
+QUEUED = (0, 8)
+"""Transaction states of records that queues hold: none, and committed."""
+
+
+@pytest.fixture
+def lake(java: None, tmp_path: Path) -> Iceberg:
+    return iceberg(tmp_path / "warehouse")
+
+
+def of_users(line: Row) -> bool:
+    topic = line["topic"]
+    is_internal = topic.startswith(("%", "rmq_sys_", "RMQ_SYS_")) or topic == "SCHEDULE_TOPIC_XXXX"
+    return not is_internal and line["sysFlag"] & 12 in QUEUED
+
+
+def expected(store: Path) -> list[Row]:
+    """Return what RocketMQ's decoder has read, sorted by position."""
+    lines = [line for line in golden.records(store) if "blank" not in line and of_users(line)]
+    return sorted(lines, key=lambda line: (line["topic"], line["queueId"], line["queueOffset"]))
+
+
+def assert_equal(rows: list[Row], lines: list[Row]) -> None:
+    assert len(rows) == len(lines)
+    for row, line in zip(rows, lines, strict=True):
+        for name in ("topic", "queueId", "queueOffset", "storeTimestamp", "bornTimestamp", "bornHost", "storeHost"):
+            assert row[name] == line[name], (name, row, line)
+        if not line["sysFlag"] & COMPRESSED:
+            assert (row["bodyLength"], row["bodySha1"]) == (line["bodyLength"], line["bodySha1"])
+        properties = line["properties"]
+        assert row["uniqKey"] == (properties.get("UNIQ_KEY") or line["offsetMsgId"])
+        assert (row["tags"], row["keys"]) == (properties.get("TAGS"), properties.get("KEYS"))
+        assert row["properties"].items() <= properties.items()
+        assert row["broker"] == "quarry"
+
+
+@pytest.mark.parametrize("name", golden.NAMES)
+def test_a_store_is_appended_once_and_stays_the_same_when_compacted(
+    lake: Iceberg, golden_store: GoldenStore, name: str
+) -> None:
+    store = golden_store(name)
+    lines = expected(store)
+    first = lake.lake(store / "store", "--batch-mib", 1).fields
+    assert first["messages"] == len(lines)
+    assert first["commits"] > 1
+    rows = lake.rows()
+    assert_equal(rows, lines)
+    maintained = lake.maintain("--retention-hours", 0).fields
+    assert maintained["rewrittenFiles"] > maintained["addedFiles"] > 0
+    assert lake.rows() == rows
+    # all snapshots of appends have expired, and the position is still known
+    assert lake.lake(store / "store", "--batch-mib", 1).fields["messages"] == 0
+    assert lake.rows() == rows
+
+
+def test_kills_and_other_jobs_and_changes_of_the_table(lake: Iceberg, golden_store: GoldenStore) -> None:
+    ran = lake.run("-m", "tests.pipeline.lake_checks", lake.jar, lake.warehouse, golden_store("rocks-clean") / "store")
+    assert ran.status == 0, ran.errors
+    rows = lake.rows("lake.db.killed")
+    assert_equal(rows, expected(golden_store("rocks-clean")))
+
+
+def test_damage_is_left_out_and_named(lake: Iceberg, golden_copy: GoldenStore) -> None:
+    store = golden_copy("rocks-clean")
+    lines = [line for line in golden.records(store) if "blank" not in line]
+    victim = lines[700]
+    segment = max(path for path in (store / "store" / "commitlog").iterdir() if int(path.name) <= victim["phyOffset"])
+    with segment.open("r+b") as log:
+        log.seek(victim["phyOffset"] - int(segment.name) + 4)
+        log.write(b"\xff\xff\xff\xff")
+    ran = lake.lake(store / "store", "--batch-mib", 1)
+    assert ran.status == 1
+    assert ran.fields["damagedPlaces"] == 1
+    assert f"offset {victim['phyOffset']}" in ran.fields["firstDamaged"][0]
+    assert_equal(lake.rows(), [line for line in expected(store) if line["phyOffset"] != victim["phyOffset"]])
+
+
+def test_another_store_is_refused(lake: Iceberg, golden_copy: GoldenStore, tmp_path: Path) -> None:
+    store = golden_copy("rocks-clean") / "store"
+    log = sorted((store / "commitlog").iterdir())
+    aside = tmp_path / "later"
+    aside.mkdir()
+    for segment in log[2:]:
+        shutil.move(segment, aside)
+    lake.lake(store, "--batch-mib", 1)
+    other = lake.lake(golden_copy("file-clean") / "store")
+    assert other.status == 2
+    assert "it is another store" in other.errors
+    refused = lake.lake(store, "--broker", "broker-a")
+    assert refused.status == 2
+    assert "of the broker quarry" in refused.errors
+
+
+MESSAGES = int(os.environ.get("LAKE_MESSAGES", "20000"))
+"""Messages of the history. As many are sent meanwhile, up to the time when the last job is killed."""
+KILLS = 3
+
+
+def keep_sending(producer: Producer, stop: threading.Event, counts: list[int]) -> None:
+    while not stop.wait(0.05):
+        send(producer, counts[-1], 20)
+        counts.append(counts[-1] + 20)
+
+
+def send(producer: Producer, begin: int, count: int) -> None:
+    some = [
+        Outgoing(f"orders-{number % 7}", f"message {number}".encode() * (number % 50), keys=(f"k{number}",))
+        for number in range(begin, begin + count)
+    ]
+    producer.send([each for each in some if each.body])
+
+
+def lines_of(process: subprocess.Popen[str], count: int) -> None:
+    """Wait until a job has appended so many batches."""
+    assert process.stdout is not None
+    for _ in range(count):
+        line = process.stdout.readline()
+        assert "messages appended" in line, line
+
+
+def test_a_live_broker_continues_where_its_backup_ended(
+    lake: Iceberg, start_broker: StartBroker, start_clients: StartClients, tmp_path: Path
+) -> None:
+    broker = start_broker()
+    producer = start_clients("python", broker.endpoint).producer(*(f"orders-{number}" for number in range(7)))
+    for begin in range(0, MESSAGES, 500):
+        send(producer, begin, 500)
+    made = quarry("backup", str(broker.store), str(tmp_path / "backups"), "--admin", broker.admin, "--json")
+    assert made.returncode == 0, made.stderr
+    stop, counts = threading.Event(), [MESSAGES]
+    sender = threading.Thread(target=keep_sending, args=(producer, stop, counts))
+    sender.start()
+    try:
+        restored = tmp_path / "restored"
+        assert quarry("restore", str(tmp_path / "backups"), str(restored)).returncode == 0
+        with lake.following(restored, "--batch-mib", 1, master="local[2]") as process:
+            lines_of(process, 1)
+        backfilled = lake.lake(restored, "--batch-mib", 1).fields["messages"]
+        assert 0 < backfilled < MESSAGES
+        for _ in range(KILLS):
+            # a job on two executors: one is killed, later the driver with all the rest
+            with lake.following(broker.endpoint, "--admin", broker.admin, master="local-cluster[2,1,1024]") as process:
+                lines_of(process, 1)
+                for executor in executors(process.pid)[:1]:
+                    os.kill(executor, signal.SIGKILL)
+                lines_of(process, 2)
+    finally:
+        stop.set()
+        sender.join()
+    done = lake.lake(broker.endpoint, "--admin", broker.admin).fields
+    assert (done["expired"], done["withoutBody"]) == (0, 0)
+    broker.stop()
+    rows = lake.rows()
+    lines = [line for line in open_in_rocketmq(broker.store, tmp_path).messages.values() if line and of_users(line)]
+    assert len(lines) > MESSAGES
+    assert_equal(rows, sorted(lines, key=lambda line: (line["topic"], line["queueId"], line["queueOffset"])))
+    assert lake.maintain("--retention-hours", 0).fields["rewrittenFiles"] > 0
+    assert lake.rows() == rows
+    broker.start()
+    assert lake.lake(broker.endpoint, "--admin", broker.admin).fields["messages"] == 0
