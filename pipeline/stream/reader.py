@@ -12,6 +12,7 @@ order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from functools import cached_property
 from typing import Any, Final
 
@@ -29,8 +30,9 @@ from pyspark.sql.types import StructType
 
 from quarry_mq.client.queues import Start
 from quarry_mq.pipeline.source.options import InvalidOption
-from quarry_mq.pipeline.stream.columns import Received, batch_of, check_live_schema, is_kafka
-from quarry_mq.pipeline.stream.live import Clients, LiveQueues, QueueRanges, RangeReader, lost
+from quarry_mq.pipeline.stream.brokers import lost
+from quarry_mq.pipeline.stream.columns import check_live_schema
+from quarry_mq.pipeline.stream.live import LiveQueues, QueueRanges, brokers_of
 from quarry_mq.pipeline.stream.offsets import Offsets, Queue, limited, to_json, waiting
 from quarry_mq.pipeline.stream.source_options import SourceOptions
 from quarry_mq.protocol.clock import Clock, SystemClock
@@ -39,8 +41,6 @@ LOOK_INTERVAL_S: Final = 0.2
 """Seconds between two calls for the end: while no messages come, Spark asks for it a hundred times a second."""
 LOOK_PART: Final = 4
 """The pause after a call for the ends, as a multiple of the call's duration: thousands of queues take long."""
-ROWS_PER_BATCH: Final = 1_000
-BYTES_PER_BATCH: Final = 8 << 20
 
 
 class BatchReader(DataSourceReader):
@@ -193,19 +193,5 @@ def _read(partition: InputPartition, options: SourceOptions, schema: StructType)
     # Spark plans one task with an empty partition where there are no partitions
     if not isinstance(partition, QueueRanges):
         return
-    with Clients(options.connection) as clients:
-        for some in _batches(RangeReader(options, clients).messages(partition)):
-            yield batch_of(some, schema, is_kafka=is_kafka(options))
-
-
-def _batches(messages: Iterator[Received]) -> Iterator[list[Received]]:
-    some: list[Received] = []
-    size = 0
-    for received in messages:
-        some.append(received)
-        size += len(received.message.body)
-        if len(some) == ROWS_PER_BATCH or size >= BYTES_PER_BATCH:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+    with closing(brokers_of(options, partition.addresses)) as brokers:
+        yield from brokers.batches(partition.ranges, schema)

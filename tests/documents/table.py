@@ -34,6 +34,7 @@ NOT_RUN: Final = (
     ("docs/pipeline.md", "needs a package registry", 1),
     ("docs/pipeline.md", "needs DuckDB", 1),
     ("docs/pipeline.md", "needs a Spark cluster", 1),
+    ("docs/pipeline.md", "needs Apache RocketMQ", 1),
     ("docs/rocketmq.md", "needs Apache RocketMQ", 1),
     ("docs/scaling.md", "needs systemd", 1),
     ("docs/spark-on-kubernetes.md", "needs Docker", 1),
