@@ -27,7 +27,9 @@ from pyspark.sql.types import StructType
 from quarry_mq.pipeline.source import reader_of, schema_of, stream_of
 from quarry_mq.pipeline.source.options import InvalidOption, read_options
 
-LIVE: Final = frozenset({"endpoints", "subscribe", "subscribepattern", "assign", "kafka.bootstrap.servers"})
+LIVE: Final = frozenset(
+    {"endpoints", "nameservers", "subscribe", "subscribepattern", "assign", "kafka.bootstrap.servers"}
+)
 """Options that only the source of live brokers has, in lower case."""
 _NEEDED: Final = ("quarry_mq.pipeline", "numpy", "pyarrow")
 """Packages that the workers' Python must have."""

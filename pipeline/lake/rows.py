@@ -22,12 +22,20 @@ from pyspark.sql.types import (
 
 from quarry_mq.pipeline.export.body import PROBLEM, plain_bodies
 from quarry_mq.pipeline.kafka_columns import is_of_user
+from quarry_mq.pipeline.source.table import chosen
 from quarry_mq.pipeline.source.times import arrow_schema
-from quarry_mq.pipeline.stream.columns import COLUMNS as LIVE_COLUMNS
-from quarry_mq.pipeline.stream.columns import Received, plain_body_of
+from quarry_mq.pipeline.stream.columns import TYPES as LIVE_TYPES
+from quarry_mq.protocol.messages.bodies import body_problem, uncompressed
 from quarry_mq.protocol.messages.property_names import COMPRESSED_BY, MESSAGE_GROUP
-from quarry_mq.protocol.messages.system_flag import COMPRESSED, TRANSACTION_MASK, TransactionState
+from quarry_mq.protocol.messages.system_flag import (
+    COMPRESSED,
+    COMPRESSION_MASK,
+    TRANSACTION_MASK,
+    Compression,
+    TransactionState,
+)
 from quarry_mq.protocol.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.times import TIME_MS_MAX
 from quarry_mq.store.scan.columns import Flags
 
@@ -62,6 +70,17 @@ _AS_RECEIVED: Final = (
     *("topic", "broker", "queueId", "queueOffset", "storeTimestamp", "bornTimestamp", "bornHost", "storeHost"),
     *("uniqKey", "tags", "keys", "messageGroup"),
 )
+LIVE_SCHEMA: Final = chosen(LIVE_TYPES, [*_AS_RECEIVED, "properties", "bodyEncoding", "body"])
+"""Columns of the live source that a row is made of, with times in ms."""
+_IDENTITY: Final = definition.Encoding.Name(definition.IDENTITY)
+_METHODS: Final = {
+    "gzip": Compression.ZLIB,
+    "zlib": Compression.ZLIB,
+    "lz4": Compression.LZ4,
+    "zstd": Compression.ZSTD,
+}
+_UNKNOWN: Final = COMPRESSION_MASK
+"""Bits of a system flag that name no method."""
 _NOT_QUEUED: Final = (TransactionState.PREPARED, TransactionState.ROLLBACK)
 
 
@@ -140,30 +159,47 @@ def _of_senders(properties: pa.MapArray) -> pa.MapArray:
     begin, end = int(offsets[0]), int(offsets[-1])
     names, texts = properties.keys.slice(begin, end - begin), properties.items.slice(begin, end - begin)
     encoded = names.dictionary_encode()
-    of_user = np.array([is_of_user(name) for name in encoded.dictionary.to_pylist()], np.bool_)
+    of_user = np.array(
+        [is_of_user(name) and name != COMPRESSED_BY for name in encoded.dictionary.to_pylist()], np.bool_
+    )
     kept = of_user[encoded.indices.to_numpy()] if len(names) else np.zeros(0, np.bool_)
     counts = np.concatenate([[0], np.cumsum(kept)]).astype(np.int32)
     mask = pa.array(kept, pa.bool_())
     return pa.MapArray.from_arrays(pa.array(counts[offsets - begin]), names.filter(mask), texts.filter(mask))
 
 
+def _is_of_sender(name: str) -> bool:
+    return is_of_user(name) and name != COMPRESSED_BY
+
+
 # -- from a live broker
 
 
-def rows_of_received(received: Sequence[Received]) -> pa.RecordBatch:
-    """Return messages of a live broker as rows of the table."""
-    bodies, problems = zip(*map(plain_body_of, received), strict=True)
-    columns: dict[str, Iterable[object]] = {name: map(LIVE_COLUMNS[name].of, received) for name in _AS_RECEIVED}
-    columns |= {"properties": map(_properties, received), "body": bodies, PROBLEM: problems}
-    arrays = [
-        _times(pa.array(list(columns[field.name]), pa.int64()))
-        if field.name in _TIMES
-        else pa.array(list(columns[field.name]), field.type)
-        for field in _ARROW
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
+def rows_of_received(received: pa.RecordBatch) -> pa.RecordBatch:
+    """Return messages of a live broker (`LIVE_SCHEMA`) as rows of the table."""
+    properties = received.column("properties")
+    named = pc.map_lookup(properties, pa.scalar(COMPRESSED_BY), "first").to_pylist()
+    bodies: list[bytes | None] = received.column("body").to_pylist()
+    problems: list[str | None] = [None] * received.num_rows
+    for row, encoding in enumerate(received.column("bodyEncoding").to_pylist()):
+        if encoding != _IDENTITY or named[row] is not None:
+            bodies[row], problems[row] = _plain(bodies[row] or b"", named[row] or encoding)
+    made = {name: received.column(name) for name in _AS_RECEIVED} | {
+        "properties": _of_senders(properties),
+        "body": pa.array(bodies, pa.binary()),
+        PROBLEM: pa.array(problems, pa.string()),
+    }
+    made |= {name: _times(received.column(name)) for name in _TIMES}
+    return pa.RecordBatch.from_arrays([made[name] for name in _ARROW.names], schema=_ARROW)
 
 
-def _properties(received: Received) -> list[tuple[str, str]]:
-    properties = received.message.user_properties
-    return [(name, text) for name, text in properties.items() if name != COMPRESSED_BY and is_of_user(name)]
+def _plain(body: bytes, encoding: str) -> tuple[bytes | None, str | None]:
+    """Return the uncompressed body, or None and the reason why it cannot be uncompressed.
+
+    A broker does not uncompress other methods than GZIP if the body is too large for it. Then it names the method.
+    """
+    method = _METHODS.get(encoding.lower())
+    plain = None if method is None else uncompressed(body, method) if body else body
+    if plain is not None:
+        return plain, None
+    return None, body_problem(COMPRESSED | (_UNKNOWN if method is None else method), body)

@@ -18,14 +18,14 @@ from pyspark.sql import functions as sql
 from quarry_mq.client.queues import Start
 from quarry_mq.pipeline.damage import NO_DAMAGE, DamagedPlaces, LogTable, places_of, sound
 from quarry_mq.pipeline.export.parquet_files import task_count
-from quarry_mq.pipeline.lake.rows import LOG_COLUMNS, SCHEMA, rows_of_log, rows_of_received, visible
+from quarry_mq.pipeline.lake.rows import LIVE_SCHEMA, LOG_COLUMNS, SCHEMA, rows_of_log, rows_of_received, visible
 from quarry_mq.pipeline.lake.table import LakeTable, Position, Staged
 from quarry_mq.pipeline.source.log_splits import LogExtent, LogSplit, open_segments, plan_splits, readable_range
 from quarry_mq.pipeline.source.messages import DAMAGE
 from quarry_mq.pipeline.source.options import SPLIT_BYTES, DamageMode
 from quarry_mq.pipeline.source.times import TimeForm
-from quarry_mq.pipeline.stream.batch import in_batches
-from quarry_mq.pipeline.stream.live import Clients, LiveQueues, QueueRanges, RangeReader
+from quarry_mq.pipeline.stream.batch import read_ranges
+from quarry_mq.pipeline.stream.live import LiveQueues, QueueRanges
 from quarry_mq.pipeline.stream.offsets import Offsets, Queue, limited, waiting
 from quarry_mq.pipeline.stream.options import MessagesLost
 from quarry_mq.pipeline.stream.source_options import SourceOptions, Use, source_options
@@ -240,13 +240,12 @@ def _splits(segments: SegmentList, begin: PhysicalOffset, end: PhysicalOffset, w
     limit = min(end, PhysicalOffset(base + -(-(begin - base + wish.batch_bytes) // size) * size))
     found: list[LogSplit] = []
     for split in plan_splits(segments, LogExtent(begin, limit, None), wish.split_bytes):
-        if split.end <= begin:
-            continue
         # the end of the batch is not that of the log
-        found.append(replace(split, begin=max(begin, split.begin), is_last=split.end == end))
+        found.append(replace(split, log_end=end))
         if split.end - begin >= wish.batch_bytes:
             break
-    return tuple(found)
+    # the next batch begins where this one ends
+    return (*found[:-1], found[-1].located(segments))
 
 
 # -- live brokers
@@ -280,10 +279,9 @@ class LiveBatch:
         options, parts = self.options, self.parts
 
         def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            with Clients(options.connection) as clients:
-                for number in _numbers(batches):
-                    for some in in_batches(RangeReader(options, clients).messages(parts[number])):
-                        yield rows_of_received(some)
+            for number in _numbers(batches):
+                for received in read_ranges(parts[number], options, LIVE_SCHEMA):
+                    yield rows_of_received(received)
 
         cores = self.spark.sparkContext.defaultParallelism
         # few tasks make few files

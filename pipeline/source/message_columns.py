@@ -24,7 +24,13 @@ from quarry_mq.pipeline.source.arrow import binaries, hex_texts, picked, propert
 from quarry_mq.protocol.messages.property_names import KEYS, TAGS, UNIQUE_KEY
 from quarry_mq.protocol.messages.system_flag import BORN_HOST_V6, STORE_HOST_V6
 from quarry_mq.store.message import Host, host_text
-from quarry_mq.store.record.layout import IPV4_LENGTH, IPV6_EXTRA, IPV6_LENGTH
+from quarry_mq.store.record.layout import (
+    IPV4_LENGTH,
+    IPV6_EXTRA,
+    IPV6_LENGTH,
+    PHYSICAL_OFFSET,
+    PHYSICAL_OFFSET_POSITION,
+)
 from quarry_mq.store.scan import RecordBatch, RecordColumns
 from quarry_mq.store.scan.columns import Flags, Integers, distinct, pieces
 from quarry_mq.store.scan.tags import StoredProperties, stored_properties
@@ -32,8 +38,6 @@ from quarry_mq.store.scan.tags import StoredProperties, stored_properties
 _PORT_LENGTH: Final = 4
 _BORN_HOST: Final = 48
 _STORE_TIMESTAMP_LENGTH: Final = 8
-_OFFSET_LENGTH: Final = 8
-_OFFSET_POSITION: Final = 28
 """Positions of fields in a record: see `store.record.layout`."""
 
 
@@ -106,8 +110,8 @@ class MessageRows:
         octets = np.frombuffer(self.batch.segment, np.uint8)
         host_length = address_length + _PORT_LENGTH
         hosts = pieces(octets, host_starts, host_length).view(np.uint8).reshape(-1, host_length)
-        offsets = pieces(octets, positions + _OFFSET_POSITION, _OFFSET_LENGTH).view(np.uint8)
-        return hex_texts(np.hstack([hosts, offsets.reshape(-1, _OFFSET_LENGTH)]))
+        offsets = pieces(octets, positions + PHYSICAL_OFFSET_POSITION, PHYSICAL_OFFSET.size).view(np.uint8)
+        return hex_texts(np.hstack([hosts, offsets.reshape(-1, PHYSICAL_OFFSET.size)]))
 
     def magic_texts(self) -> pa.Array:
         found, index = np.unique(self.columns.magic, return_inverse=True)

@@ -6,19 +6,16 @@ Spark before 4.3 can read batches, but not streams: see `reader`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from contextlib import closing
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from quarry_mq.pipeline.source.options import InvalidOption
-from quarry_mq.pipeline.stream.columns import Received, batch_of, check_live_schema, is_kafka
-from quarry_mq.pipeline.stream.live import Clients, LiveQueues, QueueRanges, RangeReader
+from quarry_mq.pipeline.stream.columns import check_live_schema
+from quarry_mq.pipeline.stream.live import LiveQueues, QueueRanges, brokers_of
 from quarry_mq.pipeline.stream.source_options import SourceOptions
-
-ROWS_PER_BATCH: Final = 1_000
-BYTES_PER_BATCH: Final = 8 << 20
 
 
 class BatchReader(DataSourceReader):
@@ -52,20 +49,5 @@ def read_ranges(partition: InputPartition, options: SourceOptions, schema: Struc
     # Spark plans one task with an empty partition where there are no partitions
     if not isinstance(partition, QueueRanges):
         return
-    with Clients(options.connection) as clients:
-        for some in in_batches(RangeReader(options, clients).messages(partition)):
-            yield batch_of(some, schema, is_kafka=is_kafka(options))
-
-
-def in_batches(messages: Iterator[Received]) -> Iterator[list[Received]]:
-    """Yield the messages in lists that make Arrow batches of a moderate size."""
-    some: list[Received] = []
-    size = 0
-    for received in messages:
-        some.append(received)
-        size += len(received.message.body)
-        if len(some) == ROWS_PER_BATCH or size >= BYTES_PER_BATCH:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+    with closing(brokers_of(options, partition.addresses)) as brokers:
+        yield from brokers.batches(partition.ranges, schema)

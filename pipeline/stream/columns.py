@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType, StructType
 
 from quarry_mq.client.requests import body_of
 from quarry_mq.pipeline.kafka_columns import HEADERS, KAFKA, KAFKA_TYPES, LOG_APPEND_TIME, Header, headers_of
+from quarry_mq.pipeline.source.kafka import KafkaRows
+from quarry_mq.pipeline.source.message_columns import MessageRows
 from quarry_mq.pipeline.source.options import InvalidOption
 from quarry_mq.pipeline.source.table import Types, check_schema, chosen, types_of
 from quarry_mq.pipeline.source.times import TimeForm, arrow_schema, timestamps
 from quarry_mq.pipeline.stream.options import UnreadableBody
 from quarry_mq.pipeline.stream.source_options import SourceOptions
-from quarry_mq.protocol.messages.bodies import body_problem, uncompressed
-from quarry_mq.protocol.messages.property_names import COMPRESSED_BY
-from quarry_mq.protocol.messages.system_flag import COMPRESSED, COMPRESSION_MASK, Compression
+from quarry_mq.protocol.messages.bodies import compression_name, plain_body
+from quarry_mq.protocol.messages.property_names import (
+    BORN_TIMESTAMP,
+    MESSAGE_GROUP,
+    RESERVED_PREFIX,
+    RESERVED_PROPERTIES,
+    UNIQUE_KEY,
+)
+from quarry_mq.protocol.messages.system_flag import COMPRESSED, COMPRESSION_MASK, INNER_BATCH
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.times import to_ms
+from quarry_mq.store.message import PhysicalOffset
+from quarry_mq.store.scan import RecordBatch
+
+_RESERVED: Final = pa.array(sorted(RESERVED_PROPERTIES), pa.string())
+_IDENTITY: Final = definition.Encoding.Name(definition.IDENTITY)
+_GZIP: Final = definition.Encoding.Name(definition.GZIP)
 
 
 class Received(NamedTuple):
@@ -64,32 +81,6 @@ COLUMNS: Final[dict[str, LiveColumn]] = {
     "body": LiveColumn(BinaryType(), lambda received: received.message.body),
 }
 TYPES: Final[Types] = {name: column.type for name, column in COLUMNS.items()}
-
-
-def plain_body_of(received: Received) -> tuple[bytes | None, str | None]:
-    """Return the uncompressed body, or None and the reason why it cannot be uncompressed.
-
-    A broker does not uncompress other methods than GZIP if the body is too large for it. Then it names the method.
-    """
-    message = received.message
-    body, named = message.body, message.user_properties.get(COMPRESSED_BY)
-    if named is None and message.system_properties.body_encoding != definition.GZIP:
-        return body, None
-    method = _METHODS.get(named or "gzip")
-    plain = None if method is None else uncompressed(body, method) if body else body
-    if plain is not None:
-        return plain, None
-    return None, body_problem(COMPRESSED | (_UNKNOWN if method is None else method), body)
-
-
-_METHODS: Final = {
-    "gzip": Compression.ZLIB,
-    "zlib": Compression.ZLIB,
-    "lz4": Compression.LZ4,
-    "zstd": Compression.ZSTD,
-}
-_UNKNOWN: Final = COMPRESSION_MASK
-"""Bits of a system flag that name no method."""
 
 
 def _key(received: Received) -> bytes | None:
@@ -152,6 +143,95 @@ def batch_of(received: Sequence[Received], schema: StructType, *, is_kafka: bool
         for field in arrow
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=arrow)
+
+
+_AS_STORED: Final = frozenset(
+    {"topic", "queueId", "queueOffset", "storeTimestamp", "bornTimestamp", "bornHost", "storeHost", "tags", "keys"}
+)
+"""Columns that are the same in the table `messages`."""
+
+
+class RecordRows:
+    """Stored records as rows of these columns."""
+
+    def __init__(self, rows: MessageRows, broker: str) -> None:
+        self._rows = rows
+        self._broker = broker
+
+    def array(self, name: str) -> pa.Array:
+        """Return the column of this name. Raises UnreadableBody for a record that is not one message."""
+        if name in _AS_STORED:
+            return self._rows.array(name)
+        match name:
+            case "broker":
+                return pa.array([self._broker] * len(self._rows), pa.string())
+            case "messageGroup":
+                return self._rows.property_texts(MESSAGE_GROUP)
+            case "uniqKey":
+                ids = self._rows.property_texts(UNIQUE_KEY)
+                return pc.coalesce(ids, self._rows.offset_ids()) if ids.null_count else ids
+            case "properties":
+                return _of_senders(self._rows.array("properties"))
+        return self._bodies[1 if name == "body" else 0]
+
+    @cached_property
+    def _bodies(self) -> tuple[pa.Array, pa.Array]:
+        """Return the encodings and the bodies. What a client of RocketMQ has compressed is uncompressed."""
+        bodies, flags = self._rows.array("body"), self._rows.columns.system_flag
+        encodings = np.full(len(flags), _IDENTITY, object)
+        compressed = np.flatnonzero(flags & COMPRESSED)
+        if not len(compressed):
+            return pa.array(encodings, pa.string()), bodies
+        found = bodies.to_pylist()
+        by_grpc = self._rows.property_texts(BORN_TIMESTAMP).is_valid().to_numpy(zero_copy_only=False)
+        for row in compressed.tolist():
+            flag = int(flags[row])
+            # the sender has compressed it, and receivers get it unchanged
+            is_of_sender = by_grpc[row] and not flag & COMPRESSION_MASK
+            plain = None if is_of_sender else plain_body(flag, found[row])
+            if plain is None:
+                encodings[row] = _GZIP if is_of_sender else (compression_name(flag, found[row]) or "").upper()
+            else:
+                found[row] = plain
+        return pa.array(encodings, pa.string()), pa.array(found, pa.binary())
+
+
+def _of_senders(maps: pa.MapArray) -> pa.MapArray:
+    """Return the properties that senders have set."""
+    names = maps.keys
+    kept = pc.invert(pc.or_(pc.is_in(names, value_set=_RESERVED), pc.starts_with(names, RESERVED_PREFIX)))
+    counts = np.concatenate([[0], np.cumsum(kept.to_numpy(zero_copy_only=False))]).astype(np.int32)
+    offsets = pa.array(counts[maps.offsets.to_numpy()])
+    return pa.MapArray.from_arrays(offsets, names.filter(kept), maps.items.filter(kept))
+
+
+def batch_of_records(records: RecordBatch, broker: str, schema: StructType, *, is_kafka: bool) -> pa.RecordBatch:
+    """Return records of one queue as rows of the schema. Raises UnreadableBody."""
+    inner = np.flatnonzero(records.columns.system_flag & INNER_BATCH)
+    if len(inner):
+        raise UnreadableBody(
+            f"{_place(records, broker, int(inner[0]))}: it is a batch that consumers take apart (BatchCQ), which this "
+            "source does not do"
+        )
+    rows = MessageRows(records)
+
+    def refuse(at: PhysicalOffset, problem: str) -> str:
+        row = int(np.flatnonzero(records.columns.physical_offset == at)[0])
+        raise UnreadableBody(f"{_place(records, broker, row)}: {problem}; without columns=kafka, 'body' has its bytes")
+
+    made: KafkaRows | RecordRows = KafkaRows(rows, refuse) if is_kafka else RecordRows(rows, broker)
+    arrow = arrow_schema(schema)
+    arrays = [
+        timestamps(array) if pa.types.is_timestamp(field.type) else array
+        for field, array in ((field, made.array(field.name)) for field in arrow)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow)
+
+
+def _place(records: RecordBatch, broker: str, row: int) -> str:
+    columns = records.columns
+    topic = records.topics[int(columns.topic_index[row])]
+    return f"topic {topic}, queue {broker}/{columns.queue_number[row]}, offset {columns.queue_offset[row]}"
 
 
 def _array(values: Iterable[Any], kind: pa.DataType) -> pa.Array:

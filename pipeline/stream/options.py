@@ -5,6 +5,8 @@ Options are parsed before a broker is called.
 
 from __future__ import annotations
 
+import re
+import socket
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,24 +14,28 @@ from pathlib import Path
 from typing import Final
 
 from quarry_mq.client.endpoint import Endpoint
-from quarry_mq.client.queues import TIMEOUT_MS, QueueClient
+from quarry_mq.client.queues import TIMEOUT_MS, QueueClient, Retries
 from quarry_mq.pipeline.source.options import InvalidOption, flag, known_options, whole_number
 from quarry_mq.store.errors import BrokerError
 
 GROUP: Final = "quarry-spark"
 IN_FLIGHT_MAX: Final = 8
 CONNECTION_OPTIONS: Final = ("endpoints", "timeoutMs", "tls", "tlsCa", "tlsCertificate", "tlsKey", "user", "secretFile")
+NAME_SERVERS: Final = "nameServers"
 SINK_OPTIONS: Final = ("topic", "writeId", "maxInFlight", *CONNECTION_OPTIONS)
+_PROBE_TIMEOUT_S: Final = 1.0
 _OF_SPARK: Final = ("checkpointLocation", "queryName")
 """Options that Spark passes to the sink of a stream, although they are meant for Spark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """The address of a broker, and how to connect to it."""
+    """The addresses of brokers or name servers, and how to connect to them."""
 
     endpoint: str
-    """`host:port` of the broker's messaging port."""
+    """`host:port` of the messaging port of a broker, or several, separated by commas."""
+    name_servers: tuple[str, ...] = ()
+    """`host:port` of the name servers of RocketMQ. If there are any, `endpoint` is empty."""
     timeout_ms: int = TIMEOUT_MS
     """Milliseconds for which calls are retried when the broker does not answer or is overloaded."""
     tls: bool = False
@@ -45,11 +51,33 @@ class Connection:
     def client(self, address: str | None = None) -> QueueClient:
         """Make a client of this broker, or of another at an address, which must be closed.
 
-        Raises OSError for a certificate, key or secret that cannot be read.
+        Raises OSError for a certificate, key or secret that cannot be read, and BrokerUnreachable if there are several
+        endpoints, and none of them accepts a connection.
         """
         return QueueClient(
-            self.at(address or self.endpoint), timeout_ms=self.timeout_ms, client_id=f"{GROUP}@{uuid.uuid4().hex}"
+            self.at(address or self.address()), timeout_ms=self.timeout_ms, client_id=f"{GROUP}@{uuid.uuid4().hex}"
         )
+
+    def address(self) -> str:
+        """Return the address of the messaging port. Of several, it is the first that accepts a connection.
+
+        Raises BrokerUnreachable with all of them if none does within the timeout.
+        """
+        addresses = self.endpoint.split(",")
+        if len(addresses) == 1:
+            return self.endpoint
+        retries = Retries(self.timeout_ms)
+        while True:
+            errors = []
+            for address in addresses:
+                endpoint = Endpoint(address)
+                try:
+                    socket.create_connection((endpoint.host, endpoint.port), _PROBE_TIMEOUT_S).close()
+                except OSError as error:
+                    errors.append(f"{address}: {error}")
+                else:
+                    return address
+            retries.wait("; ".join(errors))
 
     def at(self, address: str) -> Endpoint:
         """Return an address with the files and the user of this connection. Raises OSError."""
@@ -105,8 +133,12 @@ def connection_of(given: Mapping[str, str]) -> Connection:
         raise InvalidOption("option 'tlsKey': it belongs to tlsCertificate, and that to it")
     if bool(given.get("user")) != bool(given.get("secretfile")):
         raise InvalidOption("option 'secretFile': it belongs to user, and that to it")
+    endpoints, name_servers = given.get("endpoints"), given.get(NAME_SERVERS.lower())
+    if endpoints and name_servers:
+        raise InvalidOption(f"option {NAME_SERVERS!r}: 'endpoints' is given, too; they exclude each other")
     return Connection(
-        endpoint=address_of("endpoints", given.get("endpoints", "")),
+        endpoint="" if name_servers else ",".join(_addresses_of("endpoints", endpoints or "")),
+        name_servers=_addresses_of(NAME_SERVERS, name_servers) if name_servers else (),
         timeout_ms=whole_number("timeoutMs", given.get("timeoutms", str(TIMEOUT_MS)), minimum=1),
         tls=tls,
         ca=_path(given.get("tlsca")),
@@ -117,11 +149,16 @@ def connection_of(given: Mapping[str, str]) -> Connection:
     )
 
 
+def _addresses_of(option: str, text: str) -> tuple[str, ...]:
+    """Return addresses that are separated by commas, or by semicolons as RocketMQ has it. Raises InvalidOption."""
+    return tuple(dict.fromkeys(address_of(option, each.strip()) for each in re.split("[,;]", text)))
+
+
 def address_of(option: str, text: str) -> str:
     """Check an address. Raises InvalidOption."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal():
-        raise InvalidOption(f"option {option!r}: {text!r} is not host:port of a broker")
+        raise InvalidOption(f"option {option!r}: {text!r} is not host:port")
     return text
 
 

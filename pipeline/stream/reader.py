@@ -30,8 +30,9 @@ from pyspark.sql.types import StructType
 from quarry_mq.client.queues import Start
 from quarry_mq.pipeline.source.options import InvalidOption
 from quarry_mq.pipeline.stream.batch import read_ranges
+from quarry_mq.pipeline.stream.brokers import lost
 from quarry_mq.pipeline.stream.columns import check_live_schema
-from quarry_mq.pipeline.stream.live import LiveQueues, lost
+from quarry_mq.pipeline.stream.live import LiveQueues
 from quarry_mq.pipeline.stream.offsets import Offsets, Queue, limited, to_json, waiting
 from quarry_mq.pipeline.stream.source_options import SourceOptions
 from quarry_mq.protocol.clock import Clock, SystemClock

@@ -16,11 +16,19 @@ from enum import Enum
 from typing import Final
 
 from quarry_mq.client.queues import Start
+from quarry_mq.client.remoting_queues import TOOLS_GROUP
 from quarry_mq.pipeline.kafka_columns import KAFKA
 from quarry_mq.pipeline.source.options import InvalidOption, column_names, flag, known_options, nearest, whole_number
 from quarry_mq.pipeline.source.times import TimeForm
 from quarry_mq.pipeline.stream.offsets import by_queue_of
-from quarry_mq.pipeline.stream.options import CONNECTION_OPTIONS, GROUP, Connection, address_of, connection_of
+from quarry_mq.pipeline.stream.options import (
+    CONNECTION_OPTIONS,
+    GROUP,
+    NAME_SERVERS,
+    Connection,
+    address_of,
+    connection_of,
+)
 
 RECORDS_PER_PARTITION: Final = 20_000
 TRIGGER_DELAY_MS: Final = 15 * 60_000
@@ -33,13 +41,16 @@ SOURCE_OPTIONS: Final = (
     *_OF_BATCHES,
     *_OF_STREAMS,
     *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "columns", "includeHeaders", "timestamps", "group"),
-    *("adminEndpoint", *CONNECTION_OPTIONS),
+    *("adminEndpoint", NAME_SERVERS, *CONNECTION_OPTIONS),
 )
 _OTHER_NAMES: Final = {
     "topic": "subscribe",
     "maxmessagesperbatch": "maxOffsetsPerTrigger",
     "splitmessages": "maxRecordsPerPartition",
     "kafka.bootstrap.servers": "endpoints",
+    "namesrvaddr": NAME_SERVERS,
+    "nameserveraddress": NAME_SERVERS,
+    "rocketmq.name-server": NAME_SERVERS,
     "kafka.group.id": "group",
     "groupidprefix": "group",
     "kafkaconsumer.polltimeoutms": "timeoutMs",
@@ -47,7 +58,9 @@ _OTHER_NAMES: Final = {
     "fetchoffset.retryintervalms": "timeoutMs",
     "kafka.security.protocol": "tls",
 }
-"""Options of Spark's source for Kafka, and names from before, with the option that does the same here."""
+"""Options of Spark's source for Kafka and of clients of RocketMQ, and names from before. Each has the option that does
+the same here.
+"""
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -125,7 +138,10 @@ def source_options(options: Mapping[str, str], use: Use | None = None) -> Source
                 raise InvalidOption(f"option {name!r}: only {other} has it")
     admin = given.get("adminendpoint")
     topics, pattern, assigned = _subscription(given)
-    if pattern is not None and admin is None:
+    connection = connection_of(given)
+    if admin is not None and connection.name_servers:
+        raise InvalidOption("option 'adminEndpoint': name servers list the topics themselves")
+    if pattern is not None and admin is None and not connection.name_servers:
         raise InvalidOption("option 'adminEndpoint': subscribePattern needs it: the admin port lists the topics")
     start = _positions(given, "starting", use)
     columns, limit = given.get("columns"), given.get("maxoffsetspertrigger")
@@ -138,7 +154,7 @@ def source_options(options: Mapping[str, str], use: Use | None = None) -> Source
         raise InvalidOption("option 'includeHeaders': it belongs to columns=kafka; see the column 'properties'")
     records = given.get("maxrecordsperpartition", str(RECORDS_PER_PARTITION))
     return SourceOptions(
-        connection=connection_of(given),
+        connection=connection,
         topics=topics,
         pattern=pattern,
         assigned=assigned,
@@ -156,7 +172,7 @@ def source_options(options: Mapping[str, str], use: Use | None = None) -> Source
         columns=None if columns is None else column_names(columns),
         include_headers=flag("includeHeaders", given.get("includeheaders", "true")),
         timestamps=_time_form(given.get("timestamps", TimeForm.TIMESTAMP.value)),
-        group=given.get("group") or GROUP,
+        group=given.get("group") or (TOOLS_GROUP if connection.name_servers else GROUP),
     )
 
 

@@ -83,6 +83,29 @@ class RoutedQueue(NamedTuple):
     address: str
 
 
+class Retries:
+    """Waits longer and longer between the attempts of a call, until its time is over."""
+
+    def __init__(self, timeout_ms: int, clock: Clock | None = None, closed: Event | None = None) -> None:
+        """`closed` ends all waiting when it is set."""
+        self._timeout_ms = timeout_ms
+        self._clock = clock or SystemClock()
+        self._closed = closed or Event()
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin again, after an attempt that succeeded."""
+        self._until_s = self._clock.monotonic_s() + self._timeout_ms / 1000
+        self._pause_s = BACKOFF_FIRST_S
+
+    def wait(self, reason: str, error: Exception | None = None) -> None:
+        """Wait before the next attempt. Raises BrokerUnreachable, with the reason, when the time is over."""
+        left_s = self._until_s - self._clock.monotonic_s()
+        if left_s <= 0 or self._closed.wait(min(self._pause_s, left_s)):
+            raise BrokerUnreachable(f"{reason} (after {self._timeout_ms} ms)") from error
+        self._pause_s = min(self._pause_s * 2, BACKOFF_MAX_S)
+
+
 class QueueClient:
     """Reads queues, and sends messages in their protobuf form, from one thread or several. It must be closed.
 
@@ -210,8 +233,7 @@ class QueueClient:
 
     def _again(self, what: str, call: Callable[[], _Answer]) -> _Answer:
         """Retry the call until it succeeds or time is over, and return its result."""
-        until_s = self._clock.monotonic_s() + self._timeout_ms / 1000
-        pause_s = BACKOFF_FIRST_S
+        retries = Retries(self._timeout_ms, self._clock, self._closed)
         while True:
             try:
                 return call()
@@ -226,11 +248,7 @@ class QueueClient:
                 if status.code() not in _RETRIED_BY_GRPC:
                     raise BrokerUnreachable(f"{self._endpoint.address}: {what}: {_told(status)}") from failed
                 error, reason = failed, f"{what}: {_told(status)}"
-            left_s = until_s - self._clock.monotonic_s()
-            if left_s <= 0 or self._closed.wait(min(pause_s, left_s)):
-                waited = f"after {self._timeout_ms} ms"
-                raise BrokerUnreachable(f"{self._endpoint.address}: {reason} ({waited})") from error
-            pause_s = min(pause_s * 2, BACKOFF_MAX_S)
+            retries.wait(f"{self._endpoint.address}: {reason}", error)
 
 
 def _routed(queue: definition.MessageQueue) -> RoutedQueue:

@@ -58,6 +58,8 @@ HEADS: Final = tuple(
 
 HEAD_V4: Final = HEADS[0]
 SIZE: Final = Struct(">i")
+PHYSICAL_OFFSET: Final = Struct(">q")
+PHYSICAL_OFFSET_POSITION: Final = 28
 SIZE_AND_MAGIC: Final = Struct(">iI")
 TOPIC_LENGTH_V1: Final = Struct(">b")
 TOPIC_LENGTH_V2: Final = Struct(">h")

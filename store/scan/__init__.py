@@ -2,7 +2,8 @@
 
 It has layers, each usable by itself:
 
-- `scan_segment` turns one segment's memory into batches of columns, thousands of records at a time;
+- `scan_segment` turns one segment's memory into batches of columns, thousands of records at a time; `scan_apart` does
+  so for records from different places of a log;
 - `scan_log` does so for a log, one segment after the other, and reads ahead;
 - `ScannedRequests` are the dispatch requests of a batch's records, for queues that take columns;
 - `scan_in_bulk` is all of this for recovery. `scan_records` does the same record by record: slow, and what faster ways
@@ -20,7 +21,7 @@ from quarry_mq.store.scan.dispatch import ScannedRequests, pending_requests
 from quarry_mq.store.scan.fields import RUN_RECORDS, FoundRecords, LogScan, scan_records
 from quarry_mq.store.scan.log import found_in, scan_in_bulk, scan_log
 from quarry_mq.store.scan.resync import RECORD_MAGIC, first_record, is_whole, next_readable, next_whole
-from quarry_mq.store.scan.segment import WINDOW_BYTES, scan_segment
+from quarry_mq.store.scan.segment import WINDOW_BYTES, scan_apart, scan_segment
 
 __all__ = [
     "RECORD_MAGIC",
@@ -38,6 +39,7 @@ __all__ = [
     "next_readable",
     "next_whole",
     "pending_requests",
+    "scan_apart",
     "scan_in_bulk",
     "scan_log",
     "scan_records",

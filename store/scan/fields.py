@@ -149,8 +149,10 @@ class Gathered(NamedTuple):
     doubtful: Flags
 
 
-def gather(segment: Bytes, base: int, positions: Integers) -> Gathered:
+def gather(segment: Bytes, base: int | Integers, positions: Integers) -> Gathered:
     """Return the fields of the records at `positions` of the segment, which begins at physical offset `base`.
+
+    With an array of bases, each record has its own.
 
     After each position there must be room for an IPv4 head, and for as many bytes as the stored size says.
     """

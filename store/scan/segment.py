@@ -20,6 +20,8 @@ from quarry_mq.store.record.layout import (
     ENTRY_END,
     HEAD_SIZE,
     HEADS,
+    PHYSICAL_OFFSET,
+    PHYSICAL_OFFSET_POSITION,
     RECORD_SIZE_MINIMUM,
     SIZE,
 )
@@ -132,6 +134,24 @@ def _touch(octets: Bytes, begin: int, end: int) -> None:
     octets[begin:end:_CACHE_LINE_BYTES].max()
 
 
+def scan_apart(records: memoryview, *, check_crc: bool = True) -> Iterator[RecordBatch]:
+    """Yield the records that follow each other in memory, wherever each lies in its log, as a pull is answered.
+
+    Positions count from the first byte of `records`, and so do `base` and `end` of a batch. Verdicts and `ended_by` are
+    those of `scan_segment`.
+    """
+    octets = np.frombuffer(records, np.uint8)
+    checks = _Checks(check_crc, crc_property_required=False)
+    position = 0
+    while position < len(records):
+        found = _find_records(records, position, len(records), lambda _: None)
+        for batch in _batches(records, octets, PhysicalOffset(0), found, checks, are_apart=True):
+            yield batch
+            position = batch.end
+            if batch.ended_by is not None:
+                return
+
+
 class _Checks(NamedTuple):
     crc: bool
     crc_property_required: bool
@@ -172,10 +192,20 @@ def _find_records(segment: memoryview, begin: int, window_end: int, await_bytes:
 
 
 def _batches(
-    segment: memoryview, octets: Bytes, base: PhysicalOffset, found: _Found, checks: _Checks
+    segment: memoryview,
+    octets: Bytes,
+    base: PhysicalOffset,
+    found: _Found,
+    checks: _Checks,
+    *,
+    are_apart: bool = False,
 ) -> Iterator[RecordBatch]:
-    """Yield the records found, up to the first one that needs the exact decoder, then what that decoder says of it."""
-    columns, topics, doubtful = gather(octets, base, found.positions)
+    """Yield the records found, up to the first one that needs the exact decoder, then what that decoder says of it.
+
+    `are_apart`: the records lie at the physical offsets that they state, and not one after the other.
+    """
+    bases = _stated_offsets(octets, found.positions) - found.positions if are_apart else base
+    columns, topics, doubtful = gather(octets, bases, found.positions)
     sound = _count_before(doubtful)
     if checks.crc:
         candidates = columns.select(slice(sound))
@@ -187,7 +217,7 @@ def _batches(
         end, unusual = int(columns.position[sound]), True
         columns = columns.select(slice(sound))
     at = PhysicalOffset(base + end)
-    decided = _decide(segment, end, at, checks) if unusual else None
+    decided = _decide(segment, end, _stated_offset(segment, end) if are_apart else at, checks) if unusual else None
     if not isinstance(decided, StoredMessage):
         after = PhysicalOffset(at + decided.size) if isinstance(decided, Blank) else at
         yield RecordBatch(segment, base, columns, topics, after, decided)
@@ -196,6 +226,20 @@ def _batches(
     yield RecordBatch(
         segment, base, single_row(decided, end), (decided.topic,), PhysicalOffset(at + decided.size), None
     )
+
+
+def _stated_offsets(octets: Bytes, positions: Integers) -> Integers:
+    stated = pieces(octets, positions + PHYSICAL_OFFSET_POSITION, PHYSICAL_OFFSET.size).view(">i8")
+    return stated.astype(np.int64)
+
+
+def _stated_offset(segment: memoryview, position: int) -> PhysicalOffset:
+    """Return the physical offset that a record states; 0 if the memory ends before."""
+    at = position + PHYSICAL_OFFSET_POSITION
+    if at + PHYSICAL_OFFSET.size > len(segment):
+        return PhysicalOffset(0)
+    (offset,) = PHYSICAL_OFFSET.unpack_from(segment, at)
+    return PhysicalOffset(offset)
 
 
 def _count_before(marked: Flags) -> int:

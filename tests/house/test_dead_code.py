@@ -23,7 +23,6 @@ OWN_BASES: Final = {"Protocol", "NamedTuple", "Generic", "Exception", "object", 
 HAVE_REASONS: Final = {
     "add_registered_method_handlers": "the shape of a server: generated code calls it",
     "HEADER_TABLE_SIZE_DEFAULT": "a number of HTTP/2 that the module lists with the others",
-    "INNER_BATCH": "a bit of the format that nothing reads",
     "MULTIPLE_TAGS": "a bit of the format that nothing reads",
     "crash": "the engine in memory is there for tests: it loses what was not synced",
     "from_checkpoint": "the engine in memory is there for tests: it opens what it saved",

@@ -19,16 +19,16 @@ Row = dict[str, Any]
 Offsets = dict[str, Any]
 
 
-def stream(broker: Broker, topic: str = "orders", **options: object) -> StreamReader:
-    """Options are spelled as Spark users spell them; None leaves one out."""
-    told = {"endpoints": broker.endpoint, "subscribe": topic, "startingOffsets": "earliest", **options}
+def stream(broker: Broker | None, topic: str | None = "orders", **options: object) -> StreamReader:
+    """Options are spelled as Spark users spell them; None leaves one out. Without a broker they name another."""
+    told = {"endpoints": broker and broker.endpoint, "subscribe": topic, "startingOffsets": "earliest", **options}
     checked = source_options({name: str(value) for name, value in told.items() if value is not None}, Use.STREAM)
     return StreamReader(checked, live_schema(checked))
 
 
-def batch(broker: Broker, topic: str | None = "orders", **options: object) -> list[Row]:
+def batch(broker: Broker | None, topic: str | None = "orders", **options: object) -> list[Row]:
     """The rows of `spark.read`; options as for `stream`."""
-    told = {"endpoints": broker.endpoint, "subscribe": topic, **options}
+    told = {"endpoints": broker and broker.endpoint, "subscribe": topic, **options}
     checked = source_options({name: str(value) for name, value in told.items() if value is not None}, Use.BATCH)
     reader = BatchReader(checked, live_schema(checked))
     return [row for part in reader.partitions() for some in reader.read(part) for row in some.to_pylist()]

@@ -14,11 +14,12 @@ from pyspark.sql import SparkSession
 
 from quarry_mq.client.queues import Start
 from quarry_mq.pipeline.damage import LogTable, sound
-from quarry_mq.pipeline.lake.rows import LOG_COLUMNS, SCHEMA, rows_of_log, rows_of_received, visible
+from quarry_mq.pipeline.lake.rows import LIVE_SCHEMA, LOG_COLUMNS, SCHEMA, rows_of_log, rows_of_received, visible
 from quarry_mq.pipeline.lake.table import LakeTable, Position
 from quarry_mq.pipeline.source.options import DamageMode
 from quarry_mq.pipeline.source.times import TimeForm
-from quarry_mq.pipeline.stream.live import Clients, LiveQueues, RangeReader
+from quarry_mq.pipeline.stream.batch import read_ranges
+from quarry_mq.pipeline.stream.live import LiveQueues
 from quarry_mq.pipeline.stream.options import Connection
 from quarry_mq.pipeline.stream.source_options import Use, source_options
 from quarry_mq.protocol.clock import SystemClock
@@ -49,11 +50,11 @@ def of_broker(broker: Broker) -> list[Row]:
     """Return the rows of a live broker, pulled as a task pulls them."""
     given = {"endpoints": broker.endpoint, "subscribePattern": ".*", "adminEndpoint": broker.admin}
     options = source_options(given, Use.BATCH)
-    with LiveQueues(options) as live, Clients(options.connection) as clients:
+    with LiveQueues(options) as live:
         queues = live.find()
         parts = live.plan(live.offsets(queues, Start.EARLIEST), live.offsets(queues, Start.LATEST))
-        received = [each for part in parts for each in RangeReader(options, clients).messages(part)]
-    return by_position(rows_of_received(received).to_pylist())
+    received = [each for part in parts for each in read_ranges(part, options, LIVE_SCHEMA)]
+    return by_position([row for each in received for row in rows_of_received(each).to_pylist()])
 
 
 def by_position(rows: list[Row]) -> list[Row]:

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quarry_mq.store.message import Message, PhysicalOffset
-from quarry_mq.store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn, encode_blank
+from quarry_mq.store.record import Blank, Corrupt, EndOfData, StoredMessage, Torn, decode_record, encode_blank
 from quarry_mq.store.record.layout import RECORD_SIZE_MINIMUM
-from quarry_mq.store.scan import fields, scan_segment, segment
+from quarry_mq.store.scan import fields, scan_apart, scan_segment, segment
 from tests import golden
 from tests.record.records import HOST_V6, message, messages, record
 from tests.scan.comparison import assert_same, decoded_one_by_one, row_of, rows_of
@@ -55,6 +55,29 @@ def test_every_kind_of_record(checks: dict[str, bool]) -> None:
     log = log_of(VARIED * 3) + bytes(300)
     count = assert_same(bytes(log), BASE, **checks)
     assert count == (0 if "require_crc_property" in checks else 3 * len(VARIED))
+
+
+def test_records_from_anywhere_in_a_log() -> None:
+    offsets = [7 << 40, 5, 1 << 20] * len(VARIED)
+    records = [
+        record(one, at, crc_property=crc_property) for (one, crc_property), at in zip(VARIED * 3, offsets, strict=True)
+    ]
+    data = memoryview(b"".join(records))
+    expected = [
+        decode_record(memoryview(each), 0, PhysicalOffset(at)) for each, at in zip(records, offsets, strict=True)
+    ]
+    found = [row for batch in scan_apart(data) for row in rows_of(batch, are_apart=True)]
+    assert found == [row_of(each) for each in expected if isinstance(each, StoredMessage)]
+    assert len(found) == len(records)
+    for cut in (1, 30, 89):
+        *_, last = scan_apart(data[:-cut])
+        assert isinstance(last.ended_by, Torn), "the end is missing"
+    damaged = bytearray(data)
+    damaged[len(records[0]) + 90] ^= 1
+    batches = list(scan_apart(memoryview(damaged)))
+    assert isinstance(batches[-1].ended_by, Corrupt)
+    assert [row for batch in batches for row in rows_of(batch, are_apart=True)] == found[:1]
+    assert list(scan_apart(memoryview(b""))) == []
 
 
 @pytest.mark.parametrize("window_bytes", [1, 100, 1000, 5000])
