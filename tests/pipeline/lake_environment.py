@@ -8,6 +8,8 @@ of the installer.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
