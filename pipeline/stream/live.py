@@ -155,7 +155,7 @@ class LiveQueues:
             by_broker.setdefault(queue.broker, []).append(queue)
         found: Offsets = {}
         for broker, some in by_broker.items():
-            client = self._clients.at(self._address(broker))
+            client = self._clients.at(self.address(broker))
             offsets = client.offsets_of([(queue.topic, queue.number) for queue in some], where)
             found |= {queue: offsets[queue.topic, queue.number] for queue in some}
         return found
@@ -197,7 +197,7 @@ class LiveQueues:
         sizes = [
             len(message.body)
             for queue in queues[:: max(1, -(-len(queues) // SAMPLED_QUEUES_MAX))]
-            for message in self._clients.at(self._address(queue.broker))
+            for message in self._clients.at(self.address(queue.broker))
             .pull(self._options.group, queue.topic, queue.number, start.get(queue, FIRST), PULLED_AT_ONCE)
             .messages
         ]
@@ -207,10 +207,11 @@ class LiveQueues:
         """Return the messages between the offsets as what each task reads."""
         made = parts(start, end, messages_max=self._options.records_max, count_min=self._options.partitions_min)
         return [
-            QueueRanges(part, {each.queue.broker: self._address(each.queue.broker) for each in part}) for part in made
+            QueueRanges(part, {each.queue.broker: self.address(each.queue.broker) for each in part}) for part in made
         ]
 
-    def _address(self, broker: str) -> str:
+    def address(self, broker: str) -> str:
+        """Return the address of a broker that has queues of the query. Raises MessagesLost if none are left."""
         if broker not in self._addresses:
             self.find()
         if broker not in self._addresses:

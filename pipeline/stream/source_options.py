@@ -25,15 +25,18 @@ from quarry_mq.pipeline.stream.options import CONNECTION_OPTIONS, GROUP, Connect
 RECORDS_PER_PARTITION: Final = 20_000
 TRIGGER_DELAY_MS: Final = 15 * 60_000
 _SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
-_OF_STREAMS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
+_OF_STREAMS: Final = (
+    *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger"),
+    "commitOffsets",
+)
 _OF_BATCHES: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 SOURCE_OPTIONS: Final = (
     *_SUBSCRIPTIONS,
     *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
     *_OF_BATCHES,
     *_OF_STREAMS,
-    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "columns", "includeHeaders", "timestamps", "group"),
-    *("adminEndpoint", *CONNECTION_OPTIONS),
+    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "columns", "includeHeaders", "timestamps"),
+    *("group", "commitOffsets", "adminEndpoint", *CONNECTION_OPTIONS),
 )
 _OTHER_NAMES: Final = {
     "topic": "subscribe",
@@ -107,7 +110,9 @@ class SourceOptions:
     include_headers: bool = True
     timestamps: TimeForm = TimeForm.TIMESTAMP
     group: str = GROUP
-    """Consumer group that is named in calls. The broker keeps no state for it."""
+    """Consumer group that is named in calls. The broker keeps no state for it, unless `commits_offsets`."""
+    commits_offsets: bool = False
+    """Tells that the stream stores how far it has read as the group's offsets. It never reads them."""
 
     @property
     def subscription(self) -> str:
@@ -136,6 +141,9 @@ def source_options(options: Mapping[str, str], use: Use | None = None) -> Source
         raise InvalidOption(f"option 'minOffsetsPerTrigger': {batch_min} is more than maxOffsetsPerTrigger")
     if "includeheaders" in given and columns != KAFKA:
         raise InvalidOption("option 'includeHeaders': it belongs to columns=kafka; see the column 'properties'")
+    commits_offsets = flag("commitOffsets", given.get("commitoffsets", "false"))
+    if commits_offsets and not given.get("group"):
+        raise InvalidOption("option 'commitOffsets': it needs the option 'group', a group that no consumer uses")
     records = given.get("maxrecordsperpartition", str(RECORDS_PER_PARTITION))
     return SourceOptions(
         connection=connection_of(given),
@@ -157,6 +165,7 @@ def source_options(options: Mapping[str, str], use: Use | None = None) -> Source
         include_headers=flag("includeHeaders", given.get("includeheaders", "true")),
         timestamps=_time_form(given.get("timestamps", TimeForm.TIMESTAMP.value)),
         group=given.get("group") or GROUP,
+        commits_offsets=commits_offsets,
     )
 
 

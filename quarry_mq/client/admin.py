@@ -14,6 +14,7 @@ from quarry_mq.client.errors import BrokerUnreachable
 from quarry_mq.protocol.admin_methods import methods_by_short_name, path_of, stub_of
 from quarry_mq.protocol.clock import Clock, SystemClock
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import clients_pb2
 
 TIMEOUT_S: Final = 10.0
 
@@ -72,6 +73,20 @@ class AdminClient:
             return [topic.name for topic in self.topics()]
         except grpc.RpcError as failed:
             raise BrokerUnreachable(f"{address}: {cast('grpc.Call', failed).details()}") from failed
+
+    def consumers(self, group: str, address: str) -> list[str]:
+        """Return the client ids of the group's consumers; none if there is no such group.
+
+        Raises BrokerUnreachable with the address.
+        """
+        wanted = clients_pb2.ListClientsRequest(type=clients_pb2.CLIENT_TYPE_CONSUMER, group=group)
+        try:
+            return [each.client_id for page in self.call("ClientService/ListClients", wanted) for each in page.clients]
+        except grpc.RpcError as failed:
+            status = cast("grpc.Call", failed)
+            if status.code() == grpc.StatusCode.NOT_FOUND:
+                return []
+            raise BrokerUnreachable(f"{address}: {status.details()}") from failed
 
     def delete_topic(self, name: str) -> None:
         self.call("AdminService/DeleteTopic", pb.DeleteTopicRequest(name=name))

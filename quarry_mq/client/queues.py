@@ -5,7 +5,7 @@ It retries for a while when a broker is unreachable or overloaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from threading import Event
 from typing import Any, Final, NamedTuple, Self, TypeVar, cast
@@ -155,6 +155,19 @@ class QueueClient:
             ).offset
             for queue, future in futures.items()
         }
+
+    def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Store the next offset of the group in each queue. A queue is a topic and a number."""
+        requests = {
+            queue: service.UpdateOffsetRequest(
+                group=definition.Resource(name=group), message_queue=_queue(*queue), offset=offset
+            )
+            for queue, offset in offsets.items()
+        }
+        futures = {queue: self._begun(self._stub.UpdateOffset, request) for queue, request in requests.items()}
+        for queue, future in futures.items():
+            what = f"topic {queue[0]}, queue {queue[1]}"
+            self._answered(what, self._stub.UpdateOffset, requests[queue], begun=future)
 
     def pull(self, group: str, topic: str, queue: int, offset: int, count: int) -> Pulled:
         """Pull at most `count` messages from an offset on. The broker keeps no state of it."""
