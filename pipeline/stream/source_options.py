@@ -20,7 +20,14 @@ from quarry_mq.pipeline.kafka_columns import KAFKA
 from quarry_mq.pipeline.source.options import InvalidOption, column_names, flag, known_options, nearest, whole_number
 from quarry_mq.pipeline.source.times import TimeForm
 from quarry_mq.pipeline.stream.offsets import by_queue_of
-from quarry_mq.pipeline.stream.options import CONNECTION_OPTIONS, GROUP, Connection, address_of, connection_of
+from quarry_mq.pipeline.stream.options import (
+    CONNECTION_OPTIONS,
+    GROUP,
+    Connection,
+    address_of,
+    connection_of,
+    duration_ms,
+)
 
 RECORDS_PER_PARTITION: Final = 20_000
 TRIGGER_DELAY_MS: Final = 15 * 60_000
@@ -55,8 +62,6 @@ _OTHER_NAMES: Final = {
 EARLIEST: Final = -2
 LATEST: Final = -1
 _PLACES: Final = {EARLIEST: Start.EARLIEST, LATEST: Start.LATEST}
-_DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
-_DURATIONS_MS: Final = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Use(Enum):
@@ -156,7 +161,7 @@ def source_options(options: Mapping[str, str], use: Use | None = None) -> Source
         is_time_required=_is_time_required(given.get("startingoffsetsbytimestampstrategy", "error")),
         batch_max=batch_max,
         batch_min=batch_min,
-        delay_max_ms=_duration_ms("maxTriggerDelay", given.get("maxtriggerdelay", f"{TRIGGER_DELAY_MS}ms")),
+        delay_max_ms=duration_ms("maxTriggerDelay", given.get("maxtriggerdelay", f"{TRIGGER_DELAY_MS}ms")),
         batch_bytes_max=None if bytes_max is None else whole_number("maxBytesPerTrigger", bytes_max, minimum=1),
         partitions_min=whole_number("minPartitions", given.get("minpartitions", "1"), minimum=1),
         records_max=whole_number("maxRecordsPerPartition", records, minimum=1),
@@ -283,10 +288,3 @@ def _time_form(text: str) -> TimeForm:
         return TimeForm(text.lower())
     except ValueError:
         raise InvalidOption(f"option 'timestamps': {text!r} is none of {', '.join(TimeForm)}") from None
-
-
-def _duration_ms(option: str, text: str) -> int:
-    found = _DURATION.fullmatch(text.strip().lower())
-    if found is None:
-        raise InvalidOption(f"option {option!r}: {text!r} is no duration such as 15m, 30s or 500ms")
-    return int(found[1]) * _DURATIONS_MS[found[2]]

@@ -66,6 +66,9 @@ class Start(Enum):
 _POLICIES: Final = {Start.EARLIEST: definition.BEGINNING, Start.LATEST: definition.END}
 _Answer = TypeVar("_Answer")
 
+Unsent = Callable[[Sequence[definition.Message]], Sequence[definition.Message]]
+"""Returns those of the messages that no broker has stored. May raise as a call does."""
+
 
 class Pulled(NamedTuple):
     """The result of a pull. `is_outside`: the queue does not have the offset; reading can go on at `following`."""
@@ -194,15 +197,30 @@ class QueueClient:
                 require_ok(status, what)
             return Pulled(messages, following, status.code == definition.ILLEGAL_OFFSET)
 
-        return self._again(what, call)
+        return self.again(what, call)
 
-    def send(self, messages: Sequence[definition.Message]) -> None:
+    def send(self, messages: Sequence[definition.Message], unsent: Unsent | None = None) -> None:
         """Send messages of one topic, and of one message group if any; they are stored in this order.
 
-        A request without an answer is sent again, and its messages may then be stored twice, with the same ids.
+        A request without an answer is sent again, and its messages may then be stored twice, with the same ids. With
+        `unsent`, which is called before each repetition, only the messages that it returns are sent again.
         """
-        request = service.SendMessageRequest(messages=messages)
-        self._answered(f"topic {messages[0].topic.name}", self._stub.SendMessage, request)
+        what = f"topic {messages[0].topic.name}"
+        left, is_again = messages, False
+
+        def call() -> None:
+            nonlocal left, is_again
+            if is_again and unsent is not None:
+                # a broker takes the calls of a connection in order: once this one is answered, no send is on its way
+                asked = service.QueryOffsetRequest(message_queue=_queue(messages[0].topic.name, 0))
+                self._begun(self._stub.QueryOffset, asked).result()
+                left = unsent(left)
+            is_again = True
+            if left:
+                answer = self._begun(self._stub.SendMessage, service.SendMessageRequest(messages=left)).result()
+                require_ok(answer.status, what)
+
+        self.again(what, call)
 
     # -- calls
 
@@ -219,10 +237,13 @@ class QueueClient:
             require_ok(found.status, what)
             return found
 
-        return self._again(what, call)
+        return self.again(what, call)
 
-    def _again(self, what: str, call: Callable[[], _Answer]) -> _Answer:
-        """Retry the call until it succeeds or time is over, and return its result."""
+    def again(self, what: str, call: Callable[[], _Answer]) -> _Answer:
+        """Retry the call until it succeeds or time is over, and return its result.
+
+        Retries after BrokerUnreachable, and after those of the errors of gRPC and of the protocol that may pass.
+        """
         until_s = self._clock.monotonic_s() + self._timeout_ms / 1000
         pause_s = BACKOFF_FIRST_S
         while True:
@@ -233,6 +254,8 @@ class QueueClient:
                     raise
                 error: Exception = refused
                 reason = str(refused)
+            except BrokerUnreachable as unreachable:
+                error, reason = unreachable, str(unreachable)
             except grpc.RpcError as failed:
                 # every error of a call is also that call; the type does not say so
                 status = cast("grpc.Call", failed)
