@@ -124,6 +124,10 @@ class GrpcBrokers:
     ) -> dict[tuple[str, int], int]:
         return self._at(self.addresses[broker]).offsets_of(queues, where)
 
+    def commit_offsets(self, broker: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Store the offsets of the group in queues of a broker."""
+        self._at(self.addresses[broker]).commit_offsets(self._options.group, offsets)
+
     def body_sizes(self, queue: Queue, offset: int) -> list[int]:
         client = self._at(self.addresses[queue.broker])
         pulled = client.pull(self._options.group, queue.topic, queue.number, offset, PULLED_AT_ONCE)

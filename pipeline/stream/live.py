@@ -106,7 +106,7 @@ class LiveQueues:
             by_broker.setdefault(queue.broker, []).append(queue)
         found: Offsets = {}
         for broker, some in by_broker.items():
-            self._address(broker)
+            self.address(broker)
             offsets = self._brokers.offsets_of(broker, [(queue.topic, queue.number) for queue in some], where)
             found |= {queue: offsets[queue.topic, queue.number] for queue in some}
         return found
@@ -147,7 +147,7 @@ class LiveQueues:
         queues = [queue for queue in sorted(ends) if start.get(queue, FIRST) < ends[queue]]
         sizes: list[int] = []
         for queue in queues[:: max(1, -(-len(queues) // SAMPLED_QUEUES_MAX))]:
-            self._address(queue.broker)
+            self.address(queue.broker)
             sizes += self._brokers.body_sizes(queue, start.get(queue, FIRST))
         return max(1.0, sum(sizes) / len(sizes)) if sizes else 1.0
 
@@ -155,11 +155,11 @@ class LiveQueues:
         """Return the messages between the offsets as what each task reads."""
         made = parts(start, end, messages_max=self._options.records_max, count_min=self._options.partitions_min)
         return [
-            QueueRanges(part, {each.queue.broker: self._address(each.queue.broker) for each in part}) for part in made
+            QueueRanges(part, {each.queue.broker: self.address(each.queue.broker) for each in part}) for part in made
         ]
 
-    def _address(self, broker: str) -> str:
-        """Return the address of a broker, which is looked up if it is not known."""
+    def address(self, broker: str) -> str:
+        """Return the address of a broker that has queues of the query. Raises MessagesLost if none are left."""
         addresses = self._brokers.addresses
         if broker not in addresses:
             self.find()

@@ -22,10 +22,15 @@ GROUP: Final = "quarry-spark"
 IN_FLIGHT_MAX: Final = 8
 CONNECTION_OPTIONS: Final = ("endpoints", "timeoutMs", "tls", "tlsCa", "tlsCertificate", "tlsKey", "user", "secretFile")
 NAME_SERVERS: Final = "nameServers"
-SINK_OPTIONS: Final = ("topic", "writeId", "maxInFlight", *CONNECTION_OPTIONS)
+SINK_OPTIONS: Final = (
+    *("topic", "writeId", "maxInFlight", "deduplicate", "deduplicateWindow", "adminEndpoint"),
+    *CONNECTION_OPTIONS,
+)
 _PROBE_TIMEOUT_S: Final = 1.0
 _OF_SPARK: Final = ("checkpointLocation", "queryName")
 """Options that Spark passes to the sink of a stream, although they are meant for Spark."""
+_DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
+_DURATIONS_MS: Final = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +108,12 @@ class SinkOptions:
     """The base of the message ids; None: a new id for each write, or the id of the stream's query."""
     in_flight_max: int = IN_FLIGHT_MAX
     """Requests of one task that are under way at the same time."""
+    deduplicates: bool = False
+    """Tells that a repetition sends only the messages whose ids no broker has."""
+    window_ms: int | None = None
+    """Age of the oldest messages among which ids are looked for; None: all in the log."""
+    admin_endpoint: str | None = None
+    """`host:port` of the admin port, which knows ids."""
 
 
 def sink_options(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
@@ -110,11 +121,20 @@ def sink_options(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
     given = known_options(_without(options, _OF_SPARK) if is_stream else options, SINK_OPTIONS)
     if is_stream and "writeid" in given:
         raise InvalidOption("option 'writeId': a stream has the id of its query")
+    deduplicates, window = flag("deduplicate", given.get("deduplicate", "false")), given.get("deduplicatewindow")
+    admin = given.get("adminendpoint")
+    if deduplicates and admin is None:
+        raise InvalidOption("option 'adminEndpoint': deduplicate needs it: the admin port knows the ids of messages")
+    if window is not None and not deduplicates:
+        raise InvalidOption("option 'deduplicateWindow': it belongs to deduplicate=true")
     return SinkOptions(
         connection=connection_of(given),
         topic=given.get("topic") or None,
         write_id=given.get("writeid") or None,
         in_flight_max=whole_number("maxInFlight", given.get("maxinflight", str(IN_FLIGHT_MAX)), minimum=1),
+        deduplicates=deduplicates,
+        window_ms=None if window is None else duration_ms("deduplicateWindow", window),
+        admin_endpoint=None if admin is None else address_of("adminEndpoint", admin),
     )
 
 
@@ -160,6 +180,14 @@ def address_of(option: str, text: str) -> str:
     if not host or not port.isdecimal():
         raise InvalidOption(f"option {option!r}: {text!r} is not host:port")
     return text
+
+
+def duration_ms(option: str, text: str) -> int:
+    """Parse a duration into ms. Raises InvalidOption."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None:
+        raise InvalidOption(f"option {option!r}: {text!r} is no duration such as 15m, 30s or 500ms")
+    return int(found[1]) * _DURATIONS_MS[found[2]]
 
 
 def _path(text: str | None) -> Path | None:

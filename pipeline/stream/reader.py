@@ -32,6 +32,7 @@ from quarry_mq.pipeline.source.options import InvalidOption
 from quarry_mq.pipeline.stream.batch import read_ranges
 from quarry_mq.pipeline.stream.brokers import lost
 from quarry_mq.pipeline.stream.columns import check_live_schema
+from quarry_mq.pipeline.stream.group_offsets import GroupOffsets
 from quarry_mq.pipeline.stream.live import LiveQueues
 from quarry_mq.pipeline.stream.offsets import Offsets, Queue, limited, to_json, waiting
 from quarry_mq.pipeline.stream.source_options import SourceOptions
@@ -63,6 +64,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _live(self) -> LiveQueues:
         return LiveQueues(self._options)
 
+    @cached_property
+    def _group(self) -> GroupOffsets:
+        return GroupOffsets(self._options, self._live.address, self._clock)
+
     # -- planning
 
     def initialOffset(self) -> dict[str, Any]:
@@ -88,6 +93,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises MessagesLost when a queue ends before its start, unless losses are ignored by option.
         """
+        self.commit(start)  # Spark names the end of the last batch here before it calls `commit` for it
         begins = self._kept(start)
         ends = {**begins, **(self._look_now_and_then() if self._last is None else self._last)}
         for queue, begin in begins.items():
@@ -104,9 +110,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return self._live.plan(self._kept(start), self._kept(end))
 
+    def commit(self, end: dict[str, Any]) -> None:
+        """Store the end as the group's offsets, if an option says so.
+
+        Raises InvalidOption if the group may not be used, at the first call.
+        """
+        if self._options.commits_offsets:
+            self._group.store(self._kept(end))
+
     def stop(self) -> None:
-        if "_live" in self.__dict__:
-            self._live.close()
+        for kept in ("_group", "_live"):
+            if kept in self.__dict__:
+                getattr(self, kept).close()
 
     def _kept(self, kept: dict[str, Any]) -> Offsets:
         """Return the offsets of a checkpoint. Raises InvalidOption if the query reads something else."""

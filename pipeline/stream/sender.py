@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 from quarry_mq.client.errors import CallRefused
-from quarry_mq.client.queues import QueueClient
+from quarry_mq.client.queues import QueueClient, Unsent
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 
 MESSAGES_PER_REQUEST: Final = 64
@@ -46,11 +46,15 @@ class Sender:
     the same lane; others take the lanes in turn.
     """
 
-    def __init__(self, client: QueueClient, in_flight_max: int, refused: Refused | None = None) -> None:
+    def __init__(
+        self, client: QueueClient, in_flight_max: int, refused: Refused | None = None, *, unsent: Unsent | None = None
+    ) -> None:
         """Start the sender.
 
-        Without `refused` a message that the broker refuses because of its content ends the sending.
+        Without `refused` a message that the broker refuses because of its content ends the sending. Without `unsent` a
+        request whose answer is lost is sent again as a whole.
         """
+        self._unsent = unsent
         self._client = client
         self._refused = refused
         self._pool = ThreadPoolExecutor(in_flight_max, thread_name_prefix="quarry-sink")
@@ -102,7 +106,7 @@ class Sender:
     def _deliver(self, messages: Sequence[definition.Message]) -> None:
         """Send a request. Since the broker refuses it as a whole, each of its messages is then sent alone."""
         try:
-            self._client.send(messages)
+            self._client.send(messages, self._unsent)
         except CallRefused as error:
             if self._refused is None or error.code not in OF_ONE_MESSAGE:
                 raise

@@ -28,20 +28,24 @@ from quarry_mq.pipeline.stream.options import (
     Connection,
     address_of,
     connection_of,
+    duration_ms,
 )
 
 RECORDS_PER_PARTITION: Final = 20_000
 TRIGGER_DELAY_MS: Final = 15 * 60_000
 _SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
-_OF_STREAMS: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
+_OF_STREAMS: Final = (
+    *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger"),
+    "commitOffsets",
+)
 _OF_BATCHES: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 SOURCE_OPTIONS: Final = (
     *_SUBSCRIPTIONS,
     *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
     *_OF_BATCHES,
     *_OF_STREAMS,
-    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "columns", "includeHeaders", "timestamps", "group"),
-    *("adminEndpoint", NAME_SERVERS, *CONNECTION_OPTIONS),
+    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "columns", "includeHeaders", "timestamps"),
+    *("group", "commitOffsets", "adminEndpoint", NAME_SERVERS, *CONNECTION_OPTIONS),
 )
 _OTHER_NAMES: Final = {
     "topic": "subscribe",
@@ -65,8 +69,6 @@ the same here.
 EARLIEST: Final = -2
 LATEST: Final = -1
 _PLACES: Final = {EARLIEST: Start.EARLIEST, LATEST: Start.LATEST}
-_DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
-_DURATIONS_MS: Final = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Use(Enum):
@@ -120,7 +122,9 @@ class SourceOptions:
     include_headers: bool = True
     timestamps: TimeForm = TimeForm.TIMESTAMP
     group: str = GROUP
-    """Consumer group that is named in calls. The broker keeps no state for it."""
+    """Consumer group that is named in calls. The broker keeps no state for it, unless `commits_offsets`."""
+    commits_offsets: bool = False
+    """Tells that the stream stores how far it has read as the group's offsets. It never reads them."""
 
     @property
     def subscription(self) -> str:
@@ -152,6 +156,11 @@ def source_options(options: Mapping[str, str], use: Use | None = None) -> Source
         raise InvalidOption(f"option 'minOffsetsPerTrigger': {batch_min} is more than maxOffsetsPerTrigger")
     if "includeheaders" in given and columns != KAFKA:
         raise InvalidOption("option 'includeHeaders': it belongs to columns=kafka; see the column 'properties'")
+    commits_offsets = flag("commitOffsets", given.get("commitoffsets", "false"))
+    if commits_offsets and not given.get("group"):
+        raise InvalidOption("option 'commitOffsets': it needs the option 'group', a group that no consumer uses")
+    if commits_offsets and connection.name_servers:
+        raise InvalidOption("option 'commitOffsets': it needs 'endpoints', and does not work with 'nameServers'")
     records = given.get("maxrecordsperpartition", str(RECORDS_PER_PARTITION))
     return SourceOptions(
         connection=connection,
@@ -164,7 +173,7 @@ def source_options(options: Mapping[str, str], use: Use | None = None) -> Source
         is_time_required=_is_time_required(given.get("startingoffsetsbytimestampstrategy", "error")),
         batch_max=batch_max,
         batch_min=batch_min,
-        delay_max_ms=_duration_ms("maxTriggerDelay", given.get("maxtriggerdelay", f"{TRIGGER_DELAY_MS}ms")),
+        delay_max_ms=duration_ms("maxTriggerDelay", given.get("maxtriggerdelay", f"{TRIGGER_DELAY_MS}ms")),
         batch_bytes_max=None if bytes_max is None else whole_number("maxBytesPerTrigger", bytes_max, minimum=1),
         partitions_min=whole_number("minPartitions", given.get("minpartitions", "1"), minimum=1),
         records_max=whole_number("maxRecordsPerPartition", records, minimum=1),
@@ -173,6 +182,7 @@ def source_options(options: Mapping[str, str], use: Use | None = None) -> Source
         include_headers=flag("includeHeaders", given.get("includeheaders", "true")),
         timestamps=_time_form(given.get("timestamps", TimeForm.TIMESTAMP.value)),
         group=given.get("group") or (TOOLS_GROUP if connection.name_servers else GROUP),
+        commits_offsets=commits_offsets,
     )
 
 
@@ -290,10 +300,3 @@ def _time_form(text: str) -> TimeForm:
         return TimeForm(text.lower())
     except ValueError:
         raise InvalidOption(f"option 'timestamps': {text!r} is none of {', '.join(TimeForm)}") from None
-
-
-def _duration_ms(option: str, text: str) -> int:
-    found = _DURATION.fullmatch(text.strip().lower())
-    if found is None:
-        raise InvalidOption(f"option {option!r}: {text!r} is no duration such as 15m, 30s or 500ms")
-    return int(found[1]) * _DURATIONS_MS[found[2]]

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
+from threading import Event
 from typing import Final
 
 import pyarrow as pa
@@ -20,11 +23,18 @@ from quarry_mq.pipeline.source.options import InvalidOption
 from quarry_mq.pipeline.stream.options import SinkOptions
 from quarry_mq.pipeline.stream.outgoing import check_columns, messages_of
 from quarry_mq.pipeline.stream.sender import Sender
+from quarry_mq.pipeline.stream.sent_before import SentBefore
 from quarry_mq.protocol.clock import SystemClock
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
-"""Local properties by which Spark tells a task the stream's query and batch."""
+_RUN: Final = "spark.jobGroup.id"
+"""Local properties by which Spark tells a task the stream's query, batch and run."""
+_RUNS: Final[dict[str, tuple[int, float]]] = {}
+"""The first batch of each run that this process of Spark's has seen, and when, in seconds of the monotonic clock."""
+KILLED_TASKS_S: Final = 3.0
+"""Seconds that tasks of an earlier run may go on after it was stopped: Spark gives them two to end by themselves."""
+MESSAGES_AT_ONCE: Final = 1_024
 
 
 @dataclass(frozen=True)
@@ -45,7 +55,9 @@ class BatchSink(DataSourceArrowWriter):
         self._write = options.write_id or str(uuid.uuid4())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _write(iterator, self._options, self._write, _task())
+        task = _task()
+        may_be_again = self._options.write_id is not None or task.attemptNumber() > 0
+        return _write(iterator, self._options, self._write, task, may_be_again=may_be_again)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -61,7 +73,8 @@ class StreamSink(DataSourceStreamArrowWriter):
         query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
         if query is None or batch is None:
             raise RuntimeError("Spark does not say of which batch this task is")
-        return _write(iterator, self._options, f"{query}/{batch}", task)
+        may_be_again = self._options.deduplicates and _may_be_again(task, int(batch))
+        return _write(iterator, self._options, f"{query}/{batch}", task, may_be_again=may_be_again)
 
 
 def _check(options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
@@ -77,25 +90,52 @@ def _task() -> TaskContext:
     return task
 
 
-def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, write: str, task: TaskContext) -> Sent:
+def _write(
+    batches: Iterator[pa.RecordBatch], options: SinkOptions, write: str, task: TaskContext, *, may_be_again: bool
+) -> Sent:
     clock = SystemClock()
     client = options.connection.client()
-    sender = Sender(client, options.in_flight_max)
     count = 0
-    try:
+    with ExitStack() as stack:
+        before = stack.enter_context(SentBefore(options, client, clock)) if options.deduplicates else None
+        sender = Sender(client, options.in_flight_max, unsent=None if before is None else before.unsent_now)
+        stack.callback(sender.close)
+        stack.callback(client.close)
         for batch in batches:
-            for message in messages_of(
+            messages = messages_of(
                 batch,
                 topic=options.topic,
                 write=write,
                 partition=task.partitionId(),
                 first_row=count,
                 now_ms=clock.wall_ms(),
-            ):
-                sender.add(message)
+            )
+            # rows that a shuffle has brought may be sent again by a first attempt: Spark does not tell of which stage
+            asks = before is not None and (may_be_again or "messageId" in batch.schema.names)
+            while some := list(islice(messages, MESSAGES_AT_ONCE)):
+                if before is not None and asks:
+                    some = before.unsent(some)
+                elif before is not None and not count:
+                    # a broker that does not tell is an error now, and not when a task is repeated
+                    before.unsent(some[:1])
+                for message in some:
+                    sender.add(message)
             count += batch.num_rows
         sender.finish()
-    finally:
-        client.close()
-        sender.close()
     return Sent(count)
+
+
+def _may_be_again(task: TaskContext, batch: int) -> bool:
+    """Return whether messages of a stream's batch may have been sent: by an attempt, or by a run that was killed.
+
+    A run begins with the batch that the run before it did not end. If this process sees the run for the first time, it
+    takes the batch for the first one of the run, which only costs time.
+    """
+    clock, run = SystemClock(), task.getLocalProperty(_RUN)
+    if run is None:
+        return True
+    first, since_s = _RUNS.setdefault(run, (batch, clock.monotonic_s()))
+    if batch > first:
+        return task.attemptNumber() > 0
+    Event().wait(max(0.0, since_s + KILLED_TASKS_S - clock.monotonic_s()))
+    return True

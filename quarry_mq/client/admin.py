@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple, Self, cast
 
@@ -11,14 +11,17 @@ from google.protobuf.message import Message
 
 from quarry_mq.client.channel import aio_channel, call_metadata, open_channel
 from quarry_mq.client.endpoint import Endpoint
-from quarry_mq.client.errors import BrokerUnreachable
+from quarry_mq.client.errors import AdminCallRefused, BrokerUnreachable
 from quarry_mq.protocol.admin_methods import methods_by_short_name, path_of, stub_of
 from quarry_mq.protocol.clock import Clock, SystemClock
 from quarry_mq.protocol.proto.quarry.admin.v1 import admin_pb2 as pb
+from quarry_mq.protocol.proto.quarry.admin.v1 import clients_pb2, members_pb2, query_pb2
 from quarry_mq.protocol.proto.quarry.admin.v1.overview_pb2 import ListGroupFiguresRequest
 
 TIMEOUT_S: Final = 10.0
 GROUPS_PER_PAGE: Final = 1_000
+_PASSING: Final = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED", "CANCELLED")
+"""Names of codes after which the same call may succeed later."""
 
 
 class GroupPosition(NamedTuple):
@@ -106,6 +109,36 @@ class AdminClient:
             if not page.has_more:
                 return
             request.after = page.groups[-1].group.name
+
+    def consumers(self, group: str, address: str) -> list[str]:
+        """Return the client ids of the group's consumers; none if there is no such group.
+
+        Raises BrokerUnreachable with the address.
+        """
+        wanted = clients_pb2.ListClientsRequest(type=clients_pb2.CLIENT_TYPE_CONSUMER, group=group)
+        try:
+            return [each.client_id for page in self.call("ClientService/ListClients", wanted) for each in page.clients]
+        except grpc.RpcError as failed:
+            status = cast("grpc.Call", failed)
+            if status.code() == grpc.StatusCode.NOT_FOUND:
+                return []
+            raise BrokerUnreachable(f"{address}: {status.details()}") from failed
+
+    def known_ids(self, topic: str, ids: Sequence[str], from_ms: int) -> set[str]:
+        """Return those of at most 1000 message ids that a topic has at any member, stored at `from_ms` or later.
+
+        Raises BrokerUnreachable if a member cannot tell now, AdminCallRefused if a member refuses to tell.
+        """
+        wanted = query_pb2.QueryIdsRequest(topic=topic, ids=ids, from_ms=from_ms)
+        asked = members_pb2.AskMembersRequest(method="QueryService/QueryIds", request=wanted.SerializeToString())
+        found: set[str] = set()
+        for each in self.call("AllMembersService/AskMembers", asked):
+            # a member without a failure gives its answer, and then tells how its call ended
+            if not each.HasField("answer") and each.code != grpc.StatusCode.OK.name:
+                problem = f"member {each.member}: {each.code}: {each.problem}"
+                raise BrokerUnreachable(problem) if each.code in _PASSING else AdminCallRefused(problem)
+            found.update(query_pb2.QueryIdsResponse.FromString(each.answer).ids)
+        return found
 
     def delete_topic(self, name: str) -> None:
         self.call("AdminService/DeleteTopic", pb.DeleteTopicRequest(name=name))

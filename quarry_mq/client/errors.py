@@ -19,6 +19,10 @@ class BrokerUnreachable(Exception):
     """The broker gave no answer within the timeout, or none but "later"."""
 
 
+class AdminCallRefused(Exception):
+    """A member of a cluster refused a call of the admin port for good. The text names member, code and reason."""
+
+
 def require_ok(status: definition.Status, what: str | None = None) -> None:
     """Raise CallRefused unless the status is OK."""
     if status.code != definition.OK:

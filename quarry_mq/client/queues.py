@@ -5,7 +5,7 @@ It retries for a while when a broker is unreachable or overloaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from threading import Event
 from typing import Any, Final, NamedTuple, Self, TypeVar, cast
@@ -65,6 +65,9 @@ class Start(Enum):
 
 _POLICIES: Final = {Start.EARLIEST: definition.BEGINNING, Start.LATEST: definition.END}
 _Answer = TypeVar("_Answer")
+
+Unsent = Callable[[Sequence[definition.Message]], Sequence[definition.Message]]
+"""Returns those of the messages that no broker has stored. May raise as a call does."""
 
 
 class Pulled(NamedTuple):
@@ -179,6 +182,19 @@ class QueueClient:
             for queue, future in futures.items()
         }
 
+    def commit_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Store the next offset of the group in each queue. A queue is a topic and a number."""
+        requests = {
+            queue: service.UpdateOffsetRequest(
+                group=definition.Resource(name=group), message_queue=_queue(*queue), offset=offset
+            )
+            for queue, offset in offsets.items()
+        }
+        futures = {queue: self._begun(self._stub.UpdateOffset, request) for queue, request in requests.items()}
+        for queue, future in futures.items():
+            what = f"topic {queue[0]}, queue {queue[1]}"
+            self._answered(what, self._stub.UpdateOffset, requests[queue], begun=future)
+
     def pull(self, group: str, topic: str, queue: int, offset: int, count: int) -> Pulled:
         """Pull at most `count` messages from an offset on. The broker keeps no state of it."""
         request = service.PullMessageRequest(
@@ -204,15 +220,30 @@ class QueueClient:
                 require_ok(status, what)
             return Pulled(messages, following, status.code == definition.ILLEGAL_OFFSET)
 
-        return self._again(what, call)
+        return self.again(what, call)
 
-    def send(self, messages: Sequence[definition.Message]) -> None:
+    def send(self, messages: Sequence[definition.Message], unsent: Unsent | None = None) -> None:
         """Send messages of one topic, and of one message group if any; they are stored in this order.
 
-        A request without an answer is sent again, and its messages may then be stored twice, with the same ids.
+        A request without an answer is sent again, and its messages may then be stored twice, with the same ids. With
+        `unsent`, which is called before each repetition, only the messages that it returns are sent again.
         """
-        request = service.SendMessageRequest(messages=messages)
-        self._answered(f"topic {messages[0].topic.name}", self._stub.SendMessage, request)
+        what = f"topic {messages[0].topic.name}"
+        left, is_again = messages, False
+
+        def call() -> None:
+            nonlocal left, is_again
+            if is_again and unsent is not None:
+                # a broker takes the calls of a connection in order: once this one is answered, no send is on its way
+                asked = service.QueryOffsetRequest(message_queue=_queue(messages[0].topic.name, 0))
+                self._begun(self._stub.QueryOffset, asked).result()
+                left = unsent(left)
+            is_again = True
+            if left:
+                answer = self._begun(self._stub.SendMessage, service.SendMessageRequest(messages=left)).result()
+                require_ok(answer.status, what)
+
+        self.again(what, call)
 
     # -- calls
 
@@ -229,10 +260,13 @@ class QueueClient:
             require_ok(found.status, what)
             return found
 
-        return self._again(what, call)
+        return self.again(what, call)
 
-    def _again(self, what: str, call: Callable[[], _Answer]) -> _Answer:
-        """Retry the call until it succeeds or time is over, and return its result."""
+    def again(self, what: str, call: Callable[[], _Answer]) -> _Answer:
+        """Retry the call until it succeeds or time is over, and return its result.
+
+        Retries after BrokerUnreachable, and after those of the errors of gRPC and of the protocol that may pass.
+        """
         retries = Retries(self._timeout_ms, self._clock, self._closed)
         while True:
             try:
@@ -242,6 +276,8 @@ class QueueClient:
                     raise
                 error: Exception = refused
                 reason = str(refused)
+            except BrokerUnreachable as unreachable:
+                error, reason = unreachable, str(unreachable)
             except grpc.RpcError as failed:
                 # every error of a call is also that call; the type does not say so
                 status = cast("grpc.Call", failed)

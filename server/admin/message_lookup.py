@@ -187,6 +187,11 @@ class MessageLookup:
             raise NoSuchMessage(f"offset: queue {queue.number} of topic {queue.topic} has nothing at {offset}")
         return message
 
+    @property
+    def visible_up_to(self) -> PhysicalOffset:
+        """Return the offset of the log below which all messages are visible."""
+        return self._store.dispatched_up_to
+
     def raw(self, message: StoredMessage) -> bytes:
         """Return the bytes of the message as they are in the log."""
         return bytes(self._store.reader.read(message.physical_offset, message.size))

@@ -189,6 +189,9 @@ accepts writes again once a whole memtable would fit (8 MiB).
 DURABLE_LOOK_S: Final = 0.01
 """Seconds between two checks by which `until_durable` waits, under `async`, until the log is on the disk."""
 
+_VISIBLE_LOOK_S: Final = 0.001
+"""Seconds between two checks by which `until_visible` waits, mostly for a running flush."""
+
 Stored = Callable[[Sequence[Appended], Exception | None], None]
 """Callback with the result of a send: where its messages were appended, or the error for which they are not stored."""
 
@@ -346,6 +349,18 @@ class GroupCommit:
                 raise StorePoisoned(self._failure)
             self._hurried.set()
             await asyncio.sleep(DURABLE_LOOK_S)
+
+    async def until_visible(self) -> None:
+        """Wait until all sends that have come in by now are visible, or refused. Raises StorePoisoned."""
+        await asyncio.sleep(0)  # sends of this loop iteration are encoded at its end
+        incoming = self._incoming
+        while incoming and self._incoming is incoming:
+            await asyncio.sleep(_VISIBLE_LOOK_S)
+        end = self._store.appended_up_to
+        while self._store.dispatched_up_to < end:
+            if self._failure is not None:
+                raise StorePoisoned(self._failure)
+            await asyncio.sleep(_VISIBLE_LOOK_S)
 
     def is_storing(self, topic: str) -> bool:
         """Return whether messages of the topic are accepted but not visible yet; encoded sends do not count."""

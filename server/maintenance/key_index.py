@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Final, Protocol
 
@@ -17,6 +17,9 @@ from quarry_mq.store.errors import Invalid, StoreDamaged
 from quarry_mq.store.index import FoundMessages, KeyIndexes, MessageIndex
 from quarry_mq.store.index.facts import IndexFile, checked, index_files
 from quarry_mq.store.index.message_index import ReadRecord
+from quarry_mq.store.message import PhysicalOffset
+from quarry_mq.store.pending.rows import TIMER_TOPIC
+from quarry_mq.store.record import StoredMessage
 
 log = structlog.get_logger(__name__)
 
@@ -152,6 +155,26 @@ class KeyIndex:
         index = self._indexes.followers[0]
         return await self._askers.run(
             index.find, topic, key, begin_ms=begin_ms, end_ms=end_ms, limit=limit, read=self._read
+        )
+
+    async def find_ids(
+        self, topic: str, ids: Sequence[str], *, begin_ms: int, up_to: PhysicalOffset
+    ) -> list[StoredMessage]:
+        """Return a message for each of the ids that messages of a topic have, as `MessageIndex.find_ids`.
+
+        Messages that wait for their delivery to the topic count as messages of the topic.
+
+        Raises NoIndex, StoreDamaged, OSError, Unavailable.
+        """
+        self.require()
+        return await self._askers.run(
+            self._indexes.followers[0].find_ids,
+            topic,
+            ids,
+            waiting_in=(TIMER_TOPIC,),
+            begin_ms=begin_ms,
+            up_to=up_to,
+            read=self._read,
         )
 
     async def files(self) -> list[IndexFile]:

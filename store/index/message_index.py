@@ -18,8 +18,9 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final, NamedTuple
 
+from quarry_mq.protocol.messages.property_names import REAL_TOPIC, UNIQUE_KEY
 from quarry_mq.store.errors import MessageGivenUp, OffsetOutOfRange, StoreDamaged, Unavailable
-from quarry_mq.store.index.key_files import KeyFiles, Unread
+from quarry_mq.store.index.key_files import Answer, KeyFiles, Unread
 from quarry_mq.store.index.keys import KeyItems, items_of, key_text, keys_of
 from quarry_mq.store.message import DispatchRequest, PhysicalOffset
 from quarry_mq.store.record import StoredMessage
@@ -311,25 +312,77 @@ class MessageIndex:
         Messages handed over just now are found, too, unless the index lags behind the log. Raises StoreDamaged for a
         record, OSError for files that cannot be read, Unavailable after a failed flush.
         """
+        self._catch_up()
+        indexed_up_to = self._written_up_to
+        answer = self._search(WantedMessages(topic, key, begin_ms, end_ms), limit, read)
+        return FoundMessages(answer.found, answer.unread, indexed_up_to, self._handed_over)
+
+    def find_ids(
+        self,
+        topic: str,
+        ids: Sequence[str],
+        *,
+        waiting_in: Sequence[str],
+        begin_ms: int,
+        up_to: PhysicalOffset,
+        read: ReadRecord,
+    ) -> list[StoredMessage]:
+        """Return a message for each of the ids that messages of a topic have, stored at `begin_ms` or later.
+
+        Finds all messages below `up_to`, also those that wait in the topics `waiting_in` to go to the topic. Raises
+        Unavailable if some may be missing: the index lags behind, or a file cannot be read. Raises StoreDamaged for a
+        record, OSError.
+        """
+        self._catch_up()
+        if self._written_up_to < up_to:
+            raise Unavailable(
+                f"the key index has got to offset {self._written_up_to} of the log, and {up_to} is needed"
+            )
+        found: list[StoredMessage] = []
+        for message_id in ids:
+
+            def has_id(record: StoredMessage, message_id: str = message_id) -> bool:
+                properties = record.properties
+                return properties.get(UNIQUE_KEY) == message_id and topic in (record.topic, properties.get(REAL_TOPIC))
+
+            for name in (topic, *waiting_in):
+                answer = self._search(WantedMessages(name, message_id, begin_ms, TIME_MAX_MS), 1, read, has_id)
+                if answer.found:
+                    found.append(answer.found[0])
+                    break
+                if answer.unread:
+                    raise Unavailable(f"a file of the key index cannot be read: {answer.unread[0].name}")
+        return found
+
+    def _catch_up(self) -> None:
+        """Write what was handed over, unless the index reads the log. Raises Unavailable after a failed flush."""
         if self._files.failure is not None:
             raise Unavailable(f"the key index is not usable until the next start: {self._files.failure}")
         with suppress(OSError, StoreDamaged):  # the thread that writes reports these; written items are found
             while self._reading is None and self.step():
                 pass
-        wanted = WantedMessages(topic, key, begin_ms, end_ms)
-        indexed_up_to = self._written_up_to
 
+    def _search(
+        self,
+        wanted: WantedMessages,
+        limit: int,
+        read: ReadRecord,
+        is_wanted: Callable[[StoredMessage], bool] = lambda _record: True,
+    ) -> Answer[StoredMessage]:
         def read_if_there(at: PhysicalOffset) -> StoredMessage | None:
             try:
                 return read(at)
             except (OffsetOutOfRange, MessageGivenUp):
                 return None
 
-        answer = self._files.find(
+        def accept(at: PhysicalOffset) -> StoredMessage | None:
+            record = wanted.accept(at, read_if_there)
+            return record if record is not None and is_wanted(record) else None
+
+        return self._files.find(
             wanted.text,
-            begin_ms=begin_ms,
-            end_ms=end_ms,
+            begin_ms=wanted.begin_ms,
+            end_ms=wanted.end_ms,
             limit=limit,
-            accept=lambda at: wanted.accept(at, read_if_there),
+            accept=accept,
         )
-        return FoundMessages(answer.found, answer.unread, indexed_up_to, self._handed_over)

@@ -144,6 +144,20 @@ QUERIES: Final = of_service(
         malformed=[*BAD_QUERY, Refusal({"limit": 101}, BAD, "limit 101")],
         needs=[f"topic:{TOPIC} get"],
     ),
+    QueryIds=Row(
+        request={"topic": TOPIC, "ids": [MESSAGE_ID, "another"]},
+        holds=lambda answer: list(answer.ids) == [MESSAGE_ID],
+        missing=ANY_KEY,
+        malformed=[
+            Refusal({"topic": ""}, BAD, "topic: must be given"),
+            Refusal({"topic": CONTROL}, BAD, "topic: 'a"),
+            Refusal({"topic": ENDLESS}, BAD, "topic: 20000 characters"),
+            Refusal({"ids": [CONTROL]}, BAD, "ids: 'a"),
+            Refusal({"ids": ["a"] * 1_001}, BAD, "ids: 1001 are more than 1000"),
+            Refusal({"from_ms": -1}, BAD, "from_ms: -1 is negative"),
+        ],
+        needs=[f"topic:{TOPIC} get"],
+    ),
 )
 
 QUERIES_BY_ID: Final = of_service(

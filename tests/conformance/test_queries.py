@@ -11,13 +11,18 @@ from pathlib import Path
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from typer.testing import CliRunner
 
 from quarry_mq.cli.main import app
+from quarry_mq.protocol.clock import SystemClock
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import QueryServiceStub
-from quarry_mq.store.index import IndexState
+from quarry_mq.store.index import IndexState, Unread
+from quarry_mq.store.index.key_files import Answer
 from quarry_mq.store.message import PhysicalOffset
+from quarry_mq.store.metadata import TopicType
 from quarry_mq.store.record import StoredMessage, decode_record
 from tests.conformance.broker import RunningBroker, until
 from tests.conformance.client import Client, message
@@ -128,6 +133,68 @@ def test_refusals(
         assert refused.value.code() is code
 
     with_broker(test, index=index)
+
+
+async def known(broker: RunningBroker, *ids: str, topic: str = "orders", from_ms: int = 0) -> list[str]:
+    answer = await stub_of(broker).QueryIds(pb.QueryIdsRequest(topic=topic, ids=ids, from_ms=from_ms))
+    return list(answer.ids)
+
+
+@pytest.mark.parametrize("index", [INDEX, TIERED], ids=["hash files", "tiered"])
+def test_ids_are_known_as_soon_as_their_sends_are_answered(with_broker: WithBroker, index: dict[str, object]) -> None:
+    async def test(broker: RunningBroker) -> None:
+        for topic in ("orders", "bills"):
+            broker.topic(topic, TopicType.MIXED)
+        due = Timestamp()
+        due.FromMilliseconds(SystemClock().wall_ms() + 3_600_000)
+        async with Client(broker.endpoint) as client:
+            for number in range(100):
+                await client.sent(message("orders", keys=["M7", f"k{number}"], message_id=f"M{number}"))
+                assert await known(broker, f"M{number}", f"M{number + 1}") == [f"M{number}"]
+            for topic in ("orders", "bills"):
+                late = message(topic, message_id=f"late-{topic}", delivery_timestamp=due, message_type=definition.DELAY)
+                await client.sent(late)
+        everything = [f"M{number}" for number in range(100)]
+        assert await known(broker, "k3", *everything, "another") == everything, "keys are no ids"
+        assert await known(broker, "late-orders", "late-bills") == ["late-orders"], (
+            "a delayed message has its id already"
+        )
+        assert await known(broker, "M7", topic="bills") == []
+        assert await known(broker) == []
+        last_ms = broker.store.messages.last_stored_ms
+        assert await known(broker, "M99", "late-orders", from_ms=last_ms + 1) == []
+
+    with_broker(test, index=index)
+
+
+def test_ids_are_not_told_while_some_may_be_missing(with_broker: WithBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quarry_mq.server.admin_port.messages.queries.VISIBLE_TIMEOUT_S", 0.05)
+
+    async def refusal(broker: RunningBroker) -> str:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await known(broker, "M0")
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+        return str(refused.value.details())
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders")
+        async with Client(broker.endpoint) as client:
+            await client.sent(message("orders", message_id="M0"))
+        [index] = broker.store.messages.indexes.followers
+        with monkeypatch.context() as lagging:
+            lagging.setattr(index, "step", lambda: False)
+            lagging.setattr(index, "_written_up_to", PhysicalOffset(0))
+            assert "the key index has got to offset 0 of the log" in await refusal(broker)
+        with monkeypatch.context() as storing:
+            storing.setattr(broker.store.messages, "_dispatched_up_to", PhysicalOffset(0))
+            assert "not visible after 0.05 s" in await refusal(broker)
+        with monkeypatch.context() as damaged:
+            unread = Answer[StoredMessage](unread=[Unread("0001", "it is damaged")])
+            damaged.setattr(index, "_search", lambda *_: unread)
+            assert "a file of the key index cannot be read: 0001" in await refusal(broker)
+        assert await known(broker, "M0") == ["M0"]
+
+    with_broker(test, index=TIERED)
 
 
 async def command(*arguments: str, of: str = "query") -> tuple[int | None, list[dict[str, object]], str]:

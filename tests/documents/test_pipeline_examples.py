@@ -32,7 +32,7 @@ def test_the_examples_run(tmp_path: Path) -> None:
     with Session(tmp_path / "page") as session:
         program = "".join([BEFORE, *(f"{each}{AFTER_EACH}" for each in examples)])
         (session.folder / "examples.py").write_text(program.replace("/var/lib/quarry", "STORE"))
-        serve = session.start("quarry serve --store STORE")
+        serve = session.start("QUARRY_INDEX_TIERED=true quarry serve --store STORE")
         while not serve.output():
             session.run("sleep 0.1")
         for command in (

@@ -60,6 +60,7 @@ WHAT_TEXTS_NAME: Final = {
     "deployment_name": "never looked at",
     "client_id": "a client that is connected, looked up",
     "id": "a message: an address that is compared and an offset of the log, or looked up in the index",
+    "ids": "messages, looked up in the index",
     "liteTopic": "a lite topic, looked up in what clients are subscribed to",
     "message_id": "a message, looked up in the index",
     "message_key": "a key of messages, looked up in the index",

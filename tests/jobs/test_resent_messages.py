@@ -8,11 +8,10 @@ import zlib
 import lz4.frame
 import pytest
 
-from quarry_mq.protocol.messages.property_names import BORN_TIMESTAMP
+from quarry_mq.protocol.messages.property_names import BORN_TIMESTAMP, COMPRESSED_BY
 from quarry_mq.protocol.messages.system_flag import COMPRESSED, Compression
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.server.admin_port.messages.dead_letters import new_message
-from quarry_mq.protocol.messages.property_names import COMPRESSED_BY
 from quarry_mq.server.wire.status import Refused
 from quarry_mq.store.message import PhysicalOffset, QueueOffset
 from quarry_mq.store.metadata import Topic, TopicType

@@ -15,16 +15,18 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
-from quarry_mq.client.errors import BrokerUnreachable, CallRefused
+from quarry_mq.client.errors import AdminCallRefused, BrokerUnreachable, CallRefused
 from quarry_mq.pipeline.source import InvalidOption
-from quarry_mq.pipeline.stream.options import Connection, UnusableRow, sink_options
+from quarry_mq.pipeline.stream.options import Connection, SinkOptions, UnusableRow, sink_options
 from quarry_mq.pipeline.stream.outgoing import check_columns, messages_of
 from quarry_mq.pipeline.stream.sender import Sender
+from quarry_mq.pipeline.stream.sent_before import SentBefore
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
-from tests.e2e.broker import Broker
+from quarry_mq.protocol.proto.apache.rocketmq.v2.service_pb2 import SendMessageRequest
+from tests.e2e.broker import Broker, until
 from tests.e2e.clients import Clients
-from tests.e2e.conftest import StartClients
+from tests.e2e.conftest import StartBroker, StartClients
 from tests.pipeline.streams import latest, rows_between, stream
 
 HOUR_MS = 3_600_000
@@ -198,6 +200,125 @@ def test_what_is_refused_for_good_is_told_at_once(broker: Broker) -> None:
     with pytest.raises(BrokerUnreachable, match=r"127.0.0.1:9: topic orders: unavailable: .*\(after 200 ms\)"):
         impatient.send([message("a")])
     impatient.close()
+
+
+# -- each row once
+
+
+@pytest.fixture
+def indexed(start_broker: StartBroker) -> Broker:
+    return start_broker(settings={"index.tiered": True})
+
+
+def once(broker: Broker, **options: object) -> dict[str, object]:
+    return {"deduplicate": "true", "adminEndpoint": broker.admin, **options}
+
+
+def sink(broker: Broker, **options: object) -> SinkOptions:
+    told = {"endpoints": broker.endpoint, "topic": "orders", **once(broker, **options)}
+    return sink_options({name: str(text) for name, text in told.items()}, is_stream=False)
+
+
+def test_messages_that_are_there_are_not_sent_again(indexed: Broker) -> None:
+    messages = [message(f"{number:03}") for number in range(600)]
+    options = sink(indexed)
+    with options.connection.client() as client, SentBefore(options, client, SystemClock()) as before:
+        assert before.unsent(messages) == messages, "there is no topic yet"
+        client.send(messages[100:150])
+        client.send(messages[300:364])
+        left = before.unsent(messages)
+        assert left == [*messages[:100], *messages[150:300], *messages[364:]]
+        assert before.unsent([message("120", topic="bills")]) == [message("120", topic="bills")]
+    recent = sink(indexed, deduplicateWindow="1ms")
+    stored_ms = max(row["storeTimestamp"].timestamp() for row in everything(indexed)) * 1000
+    until(lambda: SystemClock().wall_ms() > stored_ms + 2, "the window is over")
+    with recent.connection.client() as client, SentBefore(recent, client, SystemClock()) as before:
+        assert before.unsent(messages[100:101]) == messages[100:101], "it was stored before the window"
+
+
+def test_a_request_whose_answer_is_lost_is_not_stored_twice(indexed: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every first answer is thrown away, and what the request stored stays."""
+    options = sink(indexed)
+    lost: list[SendMessageRequest] = []
+    with options.connection.client() as client, SentBefore(options, client, SystemClock()) as before:
+        begun = client._begun
+
+        def losing(method: Any, request: Any) -> Any:
+            answer = begun(method, request)
+            if isinstance(request, SendMessageRequest) and len(lost) < 3:
+                lost.append(request)
+                answer.result()
+                raise BrokerUnreachable("the answer is lost")
+            return answer
+
+        monkeypatch.setattr(client, "_begun", losing)
+        sender = Sender(client, 2, unsent=before.unsent_now)
+        for number in range(300):
+            sender.add(message(f"{number:03}"))
+        sender.finish()
+        sender.close()
+    rows = everything(indexed)
+    assert len(lost) == 3
+    assert len(rows) == len({row["uniqKey"] for row in rows}) == 300
+
+
+def test_a_broker_without_a_key_index_is_refused(broker: Broker) -> None:
+    options = sink(broker)
+    complaint = "member quarry: FAILED_PRECONDITION: this broker has no key index"
+    with (
+        options.connection.client() as client,
+        SentBefore(options, client, SystemClock()) as before,
+        pytest.raises(AdminCallRefused, match=complaint),
+    ):
+        before.unsent([message("a")])
+
+
+@pytest.mark.slow
+def test_a_batch_of_a_stream_that_is_run_again_sends_nothing_twice(
+    spark: SparkSession, indexed: Broker, tmp_path: Path
+) -> None:
+    """Spark lost its own note that the batch has ended, twice."""
+    write(spark.range(0, 300, 1, 3).selectExpr("cast(id as string) as body"), indexed, topic="orders")
+    checkpoint = tmp_path / "checkpoint"
+    options = {"endpoints": indexed.endpoint, "startingOffsets": "earliest", "maxRecordsPerPartition": "50"}
+    source = spark.readStream.format("quarry").schema("body binary").options(**options).option("subscribe", "orders")
+    told = {"endpoints": indexed.endpoint, **once(indexed), "topic": "copies", "checkpointLocation": str(checkpoint)}
+    for _ in range(3):
+        writer = source.load().writeStream.format("quarry").options(**{name: str(each) for name, each in told.items()})
+        writer.trigger(availableNow=True).start().awaitTermination()
+        for note in (checkpoint / "commits").iterdir():
+            note.unlink()
+    rows = everything(indexed, "copies")
+    assert len(rows) == len({row["uniqKey"] for row in rows}) == 300
+    assert {row["body"] for row in rows} == {str(number).encode() for number in range(300)}
+
+
+@pytest.mark.slow
+def test_a_write_with_an_id_and_rows_with_ids_are_sent_once(spark: SparkSession, indexed: Broker) -> None:
+    frame = spark.range(0, 500, 1, 4).selectExpr("cast(id as string) as body")
+    for count in (200, 500):
+        write(frame.where(f"body < {count}"), indexed, **once(indexed, topic="orders", writeId="monday"))
+    assert len(everything(indexed)) == 500
+    named = frame.selectExpr("body", "concat('id-', body) as messageId")
+    for rows in (named.repartition(7), named.repartition(3)):
+        write(rows, indexed, **once(indexed, topic="bills"))
+    assert len(everything(indexed, "bills")) == 500, "ids of rows do not depend on their places"
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"deduplicate": "true"}, "option 'adminEndpoint': deduplicate needs it"),
+        ({"deduplicateWindow": "1d"}, "option 'deduplicateWindow': it belongs to deduplicate=true"),
+        (
+            {"deduplicate": "true", "adminEndpoint": "h:2", "deduplicateWindow": "long"},
+            "option 'deduplicateWindow': 'long' is no duration such as 15m",
+        ),
+    ],
+)
+def test_a_wrong_option_of_the_sink_is_named(options: dict[str, str], complaint: str) -> None:
+    with pytest.raises(InvalidOption, match=complaint):
+        sink_options({"endpoints": "h:1", **options}, is_stream=True)
 
 
 # -- Spark

@@ -70,6 +70,32 @@ def test_who_waits_for_the_log_to_be_durable_hears_of_it_or_of_its_failure() -> 
     run(test)
 
 
+def test_a_wait_for_visibility_includes_sends_that_wait_for_a_flush() -> None:
+    async def test(threads: LoopThreads) -> None:
+        bench = Bench(threads, Durability.SYNC)
+        holding: Future[None] = Future()
+        threads.call(holding.result)
+        threads.call(holding.result)
+        first = bench.send(message())
+        await asyncio.sleep(0.02)
+        second = bench.send(message())  # it is appended after the flush of the first
+        waiting = asyncio.ensure_future(bench.commit.until_visible())
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        holding.set_result(None)
+        await waiting
+        assert bench.store.bounds(QueueId("orders", 0)) == (0, 2)
+        await asyncio.gather(first, second)
+        bench.disk.fail("flush")
+        failed = bench.send(message())
+        with pytest.raises(StorePoisoned):
+            await bench.commit.until_visible()
+        with pytest.raises(StorePoisoned):
+            await failed
+
+    run(test)
+
+
 def test_what_replaces_another_message_is_told_of_when_it_is_on_the_disk() -> None:
     """The flush does not wait for its interval, which is an hour here."""
 

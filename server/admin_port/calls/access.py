@@ -202,6 +202,7 @@ ACCESSES: Final[Mapping[str, Accesses]] = {
     "SettingsService/SetSetting": _cluster(Action.UPDATE),
     "SettingsService/ResetSetting": _cluster(Action.UPDATE),
     "QueryService/GetMessage": _message,
+    "QueryService/QueryIds": _of_topic(Action.GET),
     "QueryService/QueryMessages": _of_topic(Action.GET),
     "QueryService/TraceMessages": _of_topic(Action.GET),
     "ReplicaService/ListReplicas": _cluster(Action.GET),

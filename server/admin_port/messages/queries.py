@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
+from quarry_mq.protocol.messages.property_names import UNIQUE_KEY
 from quarry_mq.protocol.proto.quarry.admin.v1 import query_pb2 as pb
 from quarry_mq.protocol.proto.quarry.admin.v1.query_pb2_grpc import (
     QueryServiceServicer,
@@ -30,7 +31,7 @@ from quarry_mq.server.maintenance.key_index import FOUND_MAX, KeyIndex
 from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.server.rpc.messaging import Components
 from quarry_mq.server.wire.status import without_places
-from quarry_mq.store.errors import Invalid, TopicNotFound
+from quarry_mq.store.errors import Invalid, TopicNotFound, Unavailable
 from quarry_mq.store.index import TIME_MAX_MS, FoundMessages, Unread
 from quarry_mq.store.message import QueueId, QueueOffset
 from quarry_mq.store.metadata import TopicTable
@@ -39,6 +40,9 @@ from quarry_mq.store.record import StoredMessage
 NAME: Final = pb.DESCRIPTOR.services_by_name["QueryService"].full_name
 LIMIT_DEFAULT: Final = 32
 TRACED_MAX: Final = 100
+IDS_MAX: Final = 1_000
+VISIBLE_TIMEOUT_S: Final = 5.0
+"""Seconds for which QueryIds waits for sends that have come in: their flush, or space for their queue entries."""
 ANSWER_SIZE_MAX: Final = 3 * 1024 * 1024
 """Bytes of records in an answer, unless one alone is larger: gRPC's clients take 4 MiB."""
 _STATES: Final = {
@@ -61,7 +65,8 @@ def query_service(components: Components, index: KeyIndex) -> QueryService:
         index,
         MessageLookup(its.store.messages, index),
         MessageTracer(its.store, its.delivery, its.delivery.writer, its.clock, dead_letters),
-        its.edge.error_reporter,
+        until_visible=its.sends.commit.until_visible,
+        error_reporter=its.edge.error_reporter,
     )
 
 
@@ -74,8 +79,12 @@ class QueryService(QueryServiceServicer):
         index: KeyIndex,
         lookup: MessageLookup,
         tracer: MessageTracer,
+        *,
+        until_visible: Callable[[], Awaitable[None]],
         error_reporter: ErrorReporter,
     ) -> None:
+        """`until_visible` waits for the sends that have come in by now."""
+        self._until_visible = until_visible
         self._topics = topics
         self._index = index
         self._lookup = lookup
@@ -95,6 +104,27 @@ class QueryService(QueryServiceServicer):
 
     async def GetMessage(self, request: pb.GetMessageRequest, context: _Context) -> pb.GetMessageResponse:
         return await answered(context, self._got(request), self._error_reporter)
+
+    async def QueryIds(self, request: pb.QueryIdsRequest, context: _Context) -> pb.QueryIdsResponse:
+        return await answered(context, self._known(request), self._error_reporter)
+
+    async def _known(self, request: pb.QueryIdsRequest) -> pb.QueryIdsResponse:
+        topic, begin_ms = printable("topic", request.topic), not_negative("from_ms", request.from_ms)
+        if not topic:
+            raise Invalid("topic: must be given")
+        if len(request.ids) > IDS_MAX:
+            raise Invalid(f"ids: {len(request.ids)} are more than {IDS_MAX}")
+        ids = [printable("ids", each) for each in request.ids]
+        self._index.require()
+        try:
+            async with asyncio.timeout(VISIBLE_TIMEOUT_S):
+                await self._until_visible()
+        except TimeoutError:
+            raise Unavailable(f"messages that are being stored are not visible after {VISIBLE_TIMEOUT_S:g} s") from None
+        found = await self._index.find_ids(topic, ids, begin_ms=begin_ms, up_to=self._lookup.visible_up_to)
+        # a message that waits for its delivery belongs to this topic alone
+        seen = [each for each in found if each.topic != topic or caller_may_see(each)]
+        return pb.QueryIdsResponse(ids=[each.properties[UNIQUE_KEY] for each in seen])
 
     async def _find(self, request: pb.QueryMessagesRequest) -> FoundMessages:
         """Find the messages of a request that the caller may see, without the first `skip`."""

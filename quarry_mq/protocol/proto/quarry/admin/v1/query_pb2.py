@@ -24,37 +24,41 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bquarry/admin/v1/query.proto\x12\x0fquarry.admin.v1\"g\n\x11GetMessageRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x02id\x18\x02 \x01(\tH\x00\x12,\n\x05place\x18\x03 \x01(\x0b\x32\x1b.quarry.admin.v1.QueuePlaceH\x00\x42\x07\n\x05which\"+\n\nQueuePlace\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"\x82\x01\n\x12GetMessageResponse\x12.\n\x07message\x18\x01 \x01(\x0b\x32\x1d.quarry.admin.v1.MessageTrace\x12\x0f\n\x07same_id\x18\x02 \x01(\x05\x12+\n\x06unread\x18\x03 \x03(\x0b\x32\x1b.quarry.admin.v1.UnreadFile\"\x87\x01\n\x15TraceMessagesResponse\x12/\n\x08messages\x18\x01 \x03(\x0b\x32\x1d.quarry.admin.v1.MessageTrace\x12+\n\x06unread\x18\x02 \x03(\x0b\x32\x1b.quarry.admin.v1.UnreadFile\x12\x10\n\x08has_more\x18\x03 \x01(\x08\"d\n\x0cMessageTrace\x12\x17\n\x0fphysical_offset\x18\x01 \x01(\x03\x12\x0e\n\x06record\x18\x02 \x01(\x0c\x12+\n\x06queues\x18\x03 \x03(\x0b\x32\x1b.quarry.admin.v1.QueueTrace\"y\n\nQueueTrace\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x10\n\x08is_there\x18\x04 \x01(\x08\x12+\n\x06groups\x18\x05 \x03(\x0b\x32\x1b.quarry.admin.v1.GroupTrace\"\xf9\x01\n\nGroupTrace\x12\r\n\x05group\x18\x01 \x01(\t\x12,\n\x05state\x18\x02 \x01(\x0e\x32\x1d.quarry.admin.v1.MessageState\x12\x15\n\x08\x61ttempts\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x1a\n\rvisible_at_ms\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\tclient_id\x18\x05 \x01(\tH\x02\x88\x01\x01\x12\x1f\n\x12\x64\x65\x61\x64_letter_offset\x18\x06 \x01(\x03H\x03\x88\x01\x01\x42\x0b\n\t_attemptsB\x10\n\x0e_visible_at_msB\x0c\n\n_client_idB\x15\n\x13_dead_letter_offset\"~\n\x14QueryMessagesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0f\n\x07\x66rom_ms\x18\x03 \x01(\x03\x12\x12\n\x05to_ms\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05limit\x18\x05 \x01(\x05\x12\x0c\n\x04skip\x18\x06 \x01(\x05\x42\x08\n\x06_to_ms\"7\n\x0c\x46oundMessage\x12\x17\n\x0fphysical_offset\x18\x01 \x01(\x03\x12\x0e\n\x06record\x18\x02 \x01(\x0c\"*\n\nUnreadFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xba\x01\n\x15QueryMessagesResponse\x12/\n\x08messages\x18\x01 \x03(\x0b\x32\x1d.quarry.admin.v1.FoundMessage\x12\x16\n\x0eindexed_offset\x18\x02 \x01(\x03\x12\x19\n\x11\x64ispatched_offset\x18\x03 \x01(\x03\x12+\n\x06unread\x18\x04 \x03(\x0b\x32\x1b.quarry.admin.v1.UnreadFile\x12\x10\n\x08has_more\x18\x05 \x01(\x08*\xe3\x01\n\x0cMessageState\x12\x1d\n\x19MESSAGE_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15MESSAGE_STATE_WAITING\x10\x01\x12\x1b\n\x17MESSAGE_STATE_IN_FLIGHT\x10\x02\x12\x1a\n\x16MESSAGE_STATE_RETRYING\x10\x03\x12\x16\n\x12MESSAGE_STATE_DONE\x10\x04\x12\x1f\n\x1bMESSAGE_STATE_DEAD_LETTERED\x10\x05\x12\'\n#MESSAGE_STATE_DONE_OR_DEAD_LETTERED\x10\x06\x32\xa5\x02\n\x0cQueryService\x12^\n\rQueryMessages\x12%.quarry.admin.v1.QueryMessagesRequest\x1a&.quarry.admin.v1.QueryMessagesResponse\x12^\n\rTraceMessages\x12%.quarry.admin.v1.QueryMessagesRequest\x1a&.quarry.admin.v1.TraceMessagesResponse\x12U\n\nGetMessage\x12\".quarry.admin.v1.GetMessageRequest\x1a#.quarry.admin.v1.GetMessageResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bquarry/admin/v1/query.proto\x12\x0fquarry.admin.v1\">\n\x0fQueryIdsRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\t\x12\x0f\n\x07\x66rom_ms\x18\x03 \x01(\x03\"\x1f\n\x10QueryIdsResponse\x12\x0b\n\x03ids\x18\x01 \x03(\t\"g\n\x11GetMessageRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0c\n\x02id\x18\x02 \x01(\tH\x00\x12,\n\x05place\x18\x03 \x01(\x0b\x32\x1b.quarry.admin.v1.QueuePlaceH\x00\x42\x07\n\x05which\"+\n\nQueuePlace\x12\r\n\x05queue\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"\x82\x01\n\x12GetMessageResponse\x12.\n\x07message\x18\x01 \x01(\x0b\x32\x1d.quarry.admin.v1.MessageTrace\x12\x0f\n\x07same_id\x18\x02 \x01(\x05\x12+\n\x06unread\x18\x03 \x03(\x0b\x32\x1b.quarry.admin.v1.UnreadFile\"\x87\x01\n\x15TraceMessagesResponse\x12/\n\x08messages\x18\x01 \x03(\x0b\x32\x1d.quarry.admin.v1.MessageTrace\x12+\n\x06unread\x18\x02 \x03(\x0b\x32\x1b.quarry.admin.v1.UnreadFile\x12\x10\n\x08has_more\x18\x03 \x01(\x08\"d\n\x0cMessageTrace\x12\x17\n\x0fphysical_offset\x18\x01 \x01(\x03\x12\x0e\n\x06record\x18\x02 \x01(\x0c\x12+\n\x06queues\x18\x03 \x03(\x0b\x32\x1b.quarry.admin.v1.QueueTrace\"y\n\nQueueTrace\x12\r\n\x05topic\x18\x01 \x01(\t\x12\r\n\x05queue\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x10\n\x08is_there\x18\x04 \x01(\x08\x12+\n\x06groups\x18\x05 \x03(\x0b\x32\x1b.quarry.admin.v1.GroupTrace\"\xf9\x01\n\nGroupTrace\x12\r\n\x05group\x18\x01 \x01(\t\x12,\n\x05state\x18\x02 \x01(\x0e\x32\x1d.quarry.admin.v1.MessageState\x12\x15\n\x08\x61ttempts\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x1a\n\rvisible_at_ms\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x16\n\tclient_id\x18\x05 \x01(\tH\x02\x88\x01\x01\x12\x1f\n\x12\x64\x65\x61\x64_letter_offset\x18\x06 \x01(\x03H\x03\x88\x01\x01\x42\x0b\n\t_attemptsB\x10\n\x0e_visible_at_msB\x0c\n\n_client_idB\x15\n\x13_dead_letter_offset\"~\n\x14QueryMessagesRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\t\x12\x0f\n\x07\x66rom_ms\x18\x03 \x01(\x03\x12\x12\n\x05to_ms\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\r\n\x05limit\x18\x05 \x01(\x05\x12\x0c\n\x04skip\x18\x06 \x01(\x05\x42\x08\n\x06_to_ms\"7\n\x0c\x46oundMessage\x12\x17\n\x0fphysical_offset\x18\x01 \x01(\x03\x12\x0e\n\x06record\x18\x02 \x01(\x0c\"*\n\nUnreadFile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\xba\x01\n\x15QueryMessagesResponse\x12/\n\x08messages\x18\x01 \x03(\x0b\x32\x1d.quarry.admin.v1.FoundMessage\x12\x16\n\x0eindexed_offset\x18\x02 \x01(\x03\x12\x19\n\x11\x64ispatched_offset\x18\x03 \x01(\x03\x12+\n\x06unread\x18\x04 \x03(\x0b\x32\x1b.quarry.admin.v1.UnreadFile\x12\x10\n\x08has_more\x18\x05 \x01(\x08*\xe3\x01\n\x0cMessageState\x12\x1d\n\x19MESSAGE_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15MESSAGE_STATE_WAITING\x10\x01\x12\x1b\n\x17MESSAGE_STATE_IN_FLIGHT\x10\x02\x12\x1a\n\x16MESSAGE_STATE_RETRYING\x10\x03\x12\x16\n\x12MESSAGE_STATE_DONE\x10\x04\x12\x1f\n\x1bMESSAGE_STATE_DEAD_LETTERED\x10\x05\x12\'\n#MESSAGE_STATE_DONE_OR_DEAD_LETTERED\x10\x06\x32\xf6\x02\n\x0cQueryService\x12^\n\rQueryMessages\x12%.quarry.admin.v1.QueryMessagesRequest\x1a&.quarry.admin.v1.QueryMessagesResponse\x12^\n\rTraceMessages\x12%.quarry.admin.v1.QueryMessagesRequest\x1a&.quarry.admin.v1.TraceMessagesResponse\x12U\n\nGetMessage\x12\".quarry.admin.v1.GetMessageRequest\x1a#.quarry.admin.v1.GetMessageResponse\x12O\n\x08QueryIds\x12 .quarry.admin.v1.QueryIdsRequest\x1a!.quarry.admin.v1.QueryIdsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quarry.admin.v1.query_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MESSAGESTATE']._serialized_start=1365
-  _globals['_MESSAGESTATE']._serialized_end=1592
-  _globals['_GETMESSAGEREQUEST']._serialized_start=48
-  _globals['_GETMESSAGEREQUEST']._serialized_end=151
-  _globals['_QUEUEPLACE']._serialized_start=153
-  _globals['_QUEUEPLACE']._serialized_end=196
-  _globals['_GETMESSAGERESPONSE']._serialized_start=199
-  _globals['_GETMESSAGERESPONSE']._serialized_end=329
-  _globals['_TRACEMESSAGESRESPONSE']._serialized_start=332
-  _globals['_TRACEMESSAGESRESPONSE']._serialized_end=467
-  _globals['_MESSAGETRACE']._serialized_start=469
-  _globals['_MESSAGETRACE']._serialized_end=569
-  _globals['_QUEUETRACE']._serialized_start=571
-  _globals['_QUEUETRACE']._serialized_end=692
-  _globals['_GROUPTRACE']._serialized_start=695
-  _globals['_GROUPTRACE']._serialized_end=944
-  _globals['_QUERYMESSAGESREQUEST']._serialized_start=946
-  _globals['_QUERYMESSAGESREQUEST']._serialized_end=1072
-  _globals['_FOUNDMESSAGE']._serialized_start=1074
-  _globals['_FOUNDMESSAGE']._serialized_end=1129
-  _globals['_UNREADFILE']._serialized_start=1131
-  _globals['_UNREADFILE']._serialized_end=1173
-  _globals['_QUERYMESSAGESRESPONSE']._serialized_start=1176
-  _globals['_QUERYMESSAGESRESPONSE']._serialized_end=1362
-  _globals['_QUERYSERVICE']._serialized_start=1595
-  _globals['_QUERYSERVICE']._serialized_end=1888
+  _globals['_MESSAGESTATE']._serialized_start=1462
+  _globals['_MESSAGESTATE']._serialized_end=1689
+  _globals['_QUERYIDSREQUEST']._serialized_start=48
+  _globals['_QUERYIDSREQUEST']._serialized_end=110
+  _globals['_QUERYIDSRESPONSE']._serialized_start=112
+  _globals['_QUERYIDSRESPONSE']._serialized_end=143
+  _globals['_GETMESSAGEREQUEST']._serialized_start=145
+  _globals['_GETMESSAGEREQUEST']._serialized_end=248
+  _globals['_QUEUEPLACE']._serialized_start=250
+  _globals['_QUEUEPLACE']._serialized_end=293
+  _globals['_GETMESSAGERESPONSE']._serialized_start=296
+  _globals['_GETMESSAGERESPONSE']._serialized_end=426
+  _globals['_TRACEMESSAGESRESPONSE']._serialized_start=429
+  _globals['_TRACEMESSAGESRESPONSE']._serialized_end=564
+  _globals['_MESSAGETRACE']._serialized_start=566
+  _globals['_MESSAGETRACE']._serialized_end=666
+  _globals['_QUEUETRACE']._serialized_start=668
+  _globals['_QUEUETRACE']._serialized_end=789
+  _globals['_GROUPTRACE']._serialized_start=792
+  _globals['_GROUPTRACE']._serialized_end=1041
+  _globals['_QUERYMESSAGESREQUEST']._serialized_start=1043
+  _globals['_QUERYMESSAGESREQUEST']._serialized_end=1169
+  _globals['_FOUNDMESSAGE']._serialized_start=1171
+  _globals['_FOUNDMESSAGE']._serialized_end=1226
+  _globals['_UNREADFILE']._serialized_start=1228
+  _globals['_UNREADFILE']._serialized_end=1270
+  _globals['_QUERYMESSAGESRESPONSE']._serialized_start=1273
+  _globals['_QUERYMESSAGESRESPONSE']._serialized_end=1459
+  _globals['_QUERYSERVICE']._serialized_start=1692
+  _globals['_QUERYSERVICE']._serialized_end=2066
 # @@protoc_insertion_point(module_scope)

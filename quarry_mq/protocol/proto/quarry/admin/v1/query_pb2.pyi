@@ -24,6 +24,22 @@ MESSAGE_STATE_DONE: MessageState
 MESSAGE_STATE_DEAD_LETTERED: MessageState
 MESSAGE_STATE_DONE_OR_DEAD_LETTERED: MessageState
 
+class QueryIdsRequest(_message.Message):
+    __slots__ = ("topic", "ids", "from_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    FROM_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    from_ms: int
+    def __init__(self, topic: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ..., from_ms: _Optional[int] = ...) -> None: ...
+
+class QueryIdsResponse(_message.Message):
+    __slots__ = ("ids",)
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class GetMessageRequest(_message.Message):
     __slots__ = ("topic", "id", "place")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

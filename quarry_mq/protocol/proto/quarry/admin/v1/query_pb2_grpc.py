@@ -49,6 +49,11 @@ class QueryServiceStub:
                 request_serializer=quarry_dot_admin_dot_v1_dot_query__pb2.GetMessageRequest.SerializeToString,
                 response_deserializer=quarry_dot_admin_dot_v1_dot_query__pb2.GetMessageResponse.FromString,
                 _registered_method=True)
+        self.QueryIds = channel.unary_unary(
+                '/quarry.admin.v1.QueryService/QueryIds',
+                request_serializer=quarry_dot_admin_dot_v1_dot_query__pb2.QueryIdsRequest.SerializeToString,
+                response_deserializer=quarry_dot_admin_dot_v1_dot_query__pb2.QueryIdsResponse.FromString,
+                _registered_method=True)
 
 
 class QueryServiceServicer:
@@ -76,6 +81,14 @@ class QueryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def QueryIds(self, request, context):
+        """Which of the ids messages of a topic have, for senders that repeat sends. What this broker has accepted before the
+        call is found, also if it is not visible yet. UNAVAILABLE: the index has to catch up, or a file of it cannot be read.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -93,6 +106,11 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.GetMessage,
                     request_deserializer=quarry_dot_admin_dot_v1_dot_query__pb2.GetMessageRequest.FromString,
                     response_serializer=quarry_dot_admin_dot_v1_dot_query__pb2.GetMessageResponse.SerializeToString,
+            ),
+            'QueryIds': grpc.unary_unary_rpc_method_handler(
+                    servicer.QueryIds,
+                    request_deserializer=quarry_dot_admin_dot_v1_dot_query__pb2.QueryIdsRequest.FromString,
+                    response_serializer=quarry_dot_admin_dot_v1_dot_query__pb2.QueryIdsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -176,6 +194,33 @@ class QueryService:
             '/quarry.admin.v1.QueryService/GetMessage',
             quarry_dot_admin_dot_v1_dot_query__pb2.GetMessageRequest.SerializeToString,
             quarry_dot_admin_dot_v1_dot_query__pb2.GetMessageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def QueryIds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quarry.admin.v1.QueryService/QueryIds',
+            quarry_dot_admin_dot_v1_dot_query__pb2.QueryIdsRequest.SerializeToString,
+            quarry_dot_admin_dot_v1_dot_query__pb2.QueryIdsResponse.FromString,
             options,
             channel_credentials,
             insecure,
