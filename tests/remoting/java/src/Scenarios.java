@@ -87,6 +87,8 @@ public final class Scenarios {
             case "pop": pop(); break;
             case "fleet-send": fleetSend(); break;
             case "fleet-receive": fleetReceive(); break;
+            case "mixed-send": mixedSend(); break;
+            case "rows": rows(); break;
             case "move-send": moveSend(); break;
             default: throw new IllegalArgumentException(arguments[2]);
         }
@@ -782,6 +784,50 @@ public final class Scenarios {
             check(sent.getSendStatus() == SendStatus.SEND_OK, sent.toString());
         }
         producer.shutdown();
+    }
+
+    /** Sends messages of many forms: small and compressed ones, with and without tags and keys, alone and in batches. */
+    private static void mixedSend() throws Exception {
+        DefaultMQProducer producer = producer();
+        for (int at = Integer.getInteger("first"); at < Integer.getInteger("last"); at++) {
+            String body = at % 7 == 3 ? "large ".repeat(2_000) + at : "gr\u00f6\u00dfe " + at;
+            Message message = new Message(topic, at % 3 == 0 ? null : "Tag" + at % 5, body.getBytes(StandardCharsets.UTF_8));
+            if (at % 2 == 0) {
+                message.setKeys(Arrays.asList("k" + at, "even"));
+            }
+            message.putUserProperty("colour", "gr\u00fcn" + at);
+            if (at % 11 == 5) {
+                producer.send(Arrays.asList(message, message("pair " + at)));
+            } else {
+                producer.send(message);
+            }
+        }
+        producer.shutdown();
+    }
+
+    /** Prints all messages of the topic as a consumer gets them. */
+    private static void rows() throws Exception {
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("fleet", hook);
+        consumer.setNamesrvAddr(names);
+        consumer.start();
+        for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic)) {
+            long at = consumer.minOffset(queue);
+            long end = consumer.maxOffset(queue);
+            while (at < end) {
+                PullResult found = consumer.pull(queue, "*", at, 32);
+                if (found.getPullStatus() == PullStatus.FOUND) {
+                    for (MessageExt each : found.getMsgFoundList()) {
+                        java.util.zip.CRC32 sum = new java.util.zip.CRC32();
+                        sum.update(each.getBody());
+                        System.out.println(String.join("\t", "row", queue.getBrokerName(), "" + each.getQueueId(), "" + each.getQueueOffset(),
+                            each.getMsgId(), "" + each.getStoreTimestamp(), "" + each.getBornTimestamp(), "" + sum.getValue(),
+                            "" + each.getTags(), "" + each.getKeys(), "" + each.getUserProperty("colour")));
+                    }
+                }
+                at = found.getNextBeginOffset();
+            }
+        }
+        consumer.shutdown();
     }
 
     /**
