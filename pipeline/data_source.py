@@ -75,13 +75,13 @@ class QuarryDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's own
         from quarry_mq.pipeline.stream.options import sink_options
-        from quarry_mq.pipeline.stream.writer import BatchSink
+        from quarry_mq.pipeline.stream.sink.writer import BatchSink
 
         return BatchSink(sink_options(self.options, is_stream=False), schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001 - Spark's own
         from quarry_mq.pipeline.stream.options import sink_options
-        from quarry_mq.pipeline.stream.writer import StreamSink
+        from quarry_mq.pipeline.stream.sink.writer import StreamSink
 
         return StreamSink(sink_options(self.options, is_stream=True), schema, overwrite=overwrite)
 

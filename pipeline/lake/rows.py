@@ -24,6 +24,7 @@ from quarry_mq.pipeline.export.body import PROBLEM, plain_bodies
 from quarry_mq.pipeline.kafka_columns import is_of_user
 from quarry_mq.pipeline.source.table import chosen
 from quarry_mq.pipeline.source.times import arrow_schema
+from quarry_mq.pipeline.stream.columns import IDENTITY
 from quarry_mq.pipeline.stream.columns import TYPES as LIVE_TYPES
 from quarry_mq.protocol.messages.bodies import body_problem, uncompressed
 from quarry_mq.protocol.messages.property_names import COMPRESSED_BY, MESSAGE_GROUP
@@ -35,7 +36,6 @@ from quarry_mq.protocol.messages.system_flag import (
     TransactionState,
 )
 from quarry_mq.protocol.names import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
-from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.times import TIME_MS_MAX
 from quarry_mq.store.scan.columns import Flags
 
@@ -72,7 +72,6 @@ _AS_RECEIVED: Final = (
 )
 LIVE_SCHEMA: Final = chosen(LIVE_TYPES, [*_AS_RECEIVED, "properties", "bodyEncoding", "body"])
 """Columns of the live source that a row is made of, with times in ms."""
-_IDENTITY: Final = definition.Encoding.Name(definition.IDENTITY)
 _METHODS: Final = {
     "gzip": Compression.ZLIB,
     "zlib": Compression.ZLIB,
@@ -182,7 +181,7 @@ def rows_of_received(received: pa.RecordBatch) -> pa.RecordBatch:
     bodies: list[bytes | None] = received.column("body").to_pylist()
     problems: list[str | None] = [None] * received.num_rows
     for row, encoding in enumerate(received.column("bodyEncoding").to_pylist()):
-        if encoding != _IDENTITY or named[row] is not None:
+        if encoding != IDENTITY or named[row] is not None:
             bodies[row], problems[row] = _plain(bodies[row] or b"", named[row] or encoding)
     made = {name: received.column(name) for name in _AS_RECEIVED} | {
         "properties": _of_senders(properties),

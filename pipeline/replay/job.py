@@ -22,8 +22,8 @@ from quarry_mq.pipeline.source.log_splits import readable_range
 from quarry_mq.pipeline.source.message_columns import COLUMNS
 from quarry_mq.pipeline.source.options import SPLIT_BYTES
 from quarry_mq.pipeline.stream.options import SinkOptions, sink_options
-from quarry_mq.pipeline.stream.outgoing import messages_of
-from quarry_mq.pipeline.stream.sender import Sender
+from quarry_mq.pipeline.stream.sink.outgoing import messages_of
+from quarry_mq.pipeline.stream.sink.sender import Sender
 from quarry_mq.pipeline.wanted import Wanted
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.protocol.messages.property_names import (

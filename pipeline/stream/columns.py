@@ -35,7 +35,8 @@ from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.scan import RecordBatch
 
 _RESERVED: Final = pa.array(sorted(RESERVED_PROPERTIES), pa.string())
-_IDENTITY: Final = definition.Encoding.Name(definition.IDENTITY)
+IDENTITY: Final = definition.Encoding.Name(definition.IDENTITY)
+"""Value of `bodyEncoding` for a body that is as its sender has made it."""
 _GZIP: Final = definition.Encoding.Name(definition.GZIP)
 
 
@@ -178,7 +179,7 @@ class RecordRows:
     def _bodies(self) -> tuple[pa.Array, pa.Array]:
         """Return the encodings and the bodies. What a client of RocketMQ has compressed is uncompressed."""
         bodies, flags = self._rows.array("body"), self._rows.columns.system_flag
-        encodings = np.full(len(flags), _IDENTITY, object)
+        encodings = np.full(len(flags), IDENTITY, object)
         compressed = np.flatnonzero(flags & COMPRESSED)
         if not len(compressed):
             return pa.array(encodings, pa.string()), bodies

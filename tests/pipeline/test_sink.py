@@ -18,9 +18,9 @@ from pyspark.sql.types import StructType
 from quarry_mq.client.errors import AdminCallRefused, BrokerUnreachable, CallRefused
 from quarry_mq.pipeline.source import InvalidOption
 from quarry_mq.pipeline.stream.options import Connection, SinkOptions, UnusableRow, sink_options
-from quarry_mq.pipeline.stream.outgoing import check_columns, messages_of
-from quarry_mq.pipeline.stream.sender import Sender
-from quarry_mq.pipeline.stream.sent_before import SentBefore
+from quarry_mq.pipeline.stream.sink.outgoing import check_columns, messages_of
+from quarry_mq.pipeline.stream.sink.sender import Sender
+from quarry_mq.pipeline.stream.sink.sent_before import SentBefore
 from quarry_mq.protocol.clock import SystemClock
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2.service_pb2 import SendMessageRequest

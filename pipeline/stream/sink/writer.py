@@ -21,9 +21,9 @@ from pyspark.sql.types import StructType
 
 from quarry_mq.pipeline.source.options import InvalidOption
 from quarry_mq.pipeline.stream.options import SinkOptions
-from quarry_mq.pipeline.stream.outgoing import check_columns, messages_of
-from quarry_mq.pipeline.stream.sender import Sender
-from quarry_mq.pipeline.stream.sent_before import SentBefore
+from quarry_mq.pipeline.stream.sink.outgoing import check_columns, messages_of
+from quarry_mq.pipeline.stream.sink.sender import Sender
+from quarry_mq.pipeline.stream.sink.sent_before import SentBefore
 from quarry_mq.protocol.clock import SystemClock
 
 _QUERY: Final = "sql.streaming.queryId"

@@ -1,0 +1,1 @@
+"""Sends rows as messages to live brokers."""
