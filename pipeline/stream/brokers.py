@@ -101,7 +101,15 @@ class GrpcBrokers:
             # a broker alone is read at the address that the user gave, which may be the only one that leads there
             addresses = dict.fromkeys(addresses, address)
         self.addresses |= addresses
-        return found
+        # the route of an ordered topic lacks queues of some members, but each member has them all
+        return {
+            topic: [
+                RoutedQueue(broker, number, addresses[broker])
+                for broker in sorted({queue.broker for queue in route})
+                for number in sorted({queue.number for queue in route})
+            ]
+            for topic, route in found.items()
+        }
 
     def matching(self, pattern: re.Pattern[str]) -> Routes:
         for attempt in range(_LISTED_AGAIN_MAX):

@@ -1,7 +1,6 @@
 """The queues of live brokers: which there are, where they begin and end, and their messages.
 
-A topic of a cluster has queues at each member. They are read at the addresses in the topic's route. A single broker is
-read at the address that the user gave, which may be the only one that leads there.
+A topic of a cluster has queues at each member. They are read at the addresses in the topic's route.
 """
 
 from __future__ import annotations
@@ -62,7 +61,8 @@ class LiveQueues:
     def find(self) -> list[Queue]:
         """Return the queues that are to be read now.
 
-        Raises InvalidOption for a queue that does not exist, CallRefused for a topic that may not be read.
+        Raises InvalidOption for a queue that does not exist, and the error of the protocol for a topic that may not be
+        read: CallRefused or RemotingFailed.
         """
         options = self._options
         if options.pattern is None:
@@ -70,11 +70,8 @@ class LiveQueues:
         else:
             routes = self._brokers.matching(options.pattern)
         self._having = {topic: sorted({queue.broker for queue in route}) for topic, route in routes.items()}
-        # the route of an ordered topic lacks queues of some members, but each member has them all
         found = {
-            topic: [Queue(topic, broker, number) for broker in self._having[topic] for number in numbers]
-            for topic, route in routes.items()
-            if (numbers := sorted({queue.number for queue in route}))
+            topic: [Queue(topic, queue.broker, queue.number) for queue in route] for topic, route in routes.items()
         }
         if options.assigned:
             return [self._assigned(topic, name, found) for topic, names in options.assigned.items() for name in names]

@@ -118,8 +118,8 @@ class RemotingQueues:
 
     def topic_names(self) -> list[str]:
         """Return the names of all topics, those of the brokers themselves included."""
-        [answer] = self._names("topics", RequestCode.GET_ALL_TOPICS_FROM_NAME_SERVER, [{}])
-        return list(json.loads(checked(answer).body)["topicList"])
+        answer = self._ask_names("topics", lambda client: client.call(RequestCode.GET_ALL_TOPICS_FROM_NAME_SERVER))
+        return list(json.loads(answer.body)["topicList"])
 
     def routes(self, topics: Sequence[str]) -> dict[str, list[RoutedQueue]]:
         """Return the readable queues of each topic, in the order of brokers and numbers. Unknown topics are left out.
@@ -138,13 +138,10 @@ class RemotingQueues:
                     raise ConnectionError(f"no broker has topic {topic} now")
             return found
 
-        found = self._ask_names(f"topics {', '.join(topics)}", call)
+        found = self._ask_names(f"topic {topics[0]}", call) if topics else {}
         self._topics |= found.keys()
         self.addresses |= {queue.broker: queue.address for route in found.values() for queue in route}
         return found
-
-    def _names(self, what: str, code: RequestCode, requests: Sequence[Mapping[str, str]]) -> list[Command]:
-        return self._ask_names(what, lambda client: client.call_all(code, requests))
 
     def _ask_names(self, what: str, call: Callable[[RemotingClient], _Answer]) -> _Answer:
         """Ask the name servers in turn until one answers."""

@@ -188,6 +188,18 @@ def test_many_messages_come_in_order_and_a_task_ends_where_it_should() -> None:
         assert numbers(read(fake, subscribe=None, subscribePattern=".*")) == list(range(10_000)), "users' topics alone"
 
 
+def test_brokers_may_have_different_numbers_of_queues() -> None:
+    with FakeRocketMQ(10) as fake:
+        queue = {"writeQueueNums": 8, "perm": 6, "topicSysFlag": 0}
+        counts = {"broker-a": 2, "broker-b": 1}
+        fake.more = {
+            "queueDatas": [{**queue, "brokerName": name, "readQueueNums": count} for name, count in counts.items()]
+        }
+        reader = stream(None, nameServers=fake.address)
+        assert reader.initialOffset() == {"orders": {"broker-a/0": 0, "broker-a/1": 0, "broker-b/0": 0}}
+        reader.stop()
+
+
 def test_expired_messages_are_a_loss_and_gaps_are_not() -> None:
     with FakeRocketMQ(100, missing=range(40, 60)) as fake:
         assert numbers(read(fake)) == [*range(40), *range(60, 100)]
@@ -300,7 +312,7 @@ def test_name_servers_and_brokers_that_speak_tls(start_broker: StartBroker, tmp_
     secure: dict[str, Any] = {"tls": "true", "tlsCa": tls.authority_path}
     send_over(broker, "a", tls.authority_path)
     assert bodies(batch(None, nameServers=names, **secure)) == ["a"]
-    with pytest.raises(BrokerUnreachable, match=f"topics orders: {names}: .*certificate"):
+    with pytest.raises(BrokerUnreachable, match=f"topic orders: {names}: .*certificate"):
         batch(None, nameServers=names, tls="true", timeoutMs=200)
 
 
