@@ -27,6 +27,7 @@ START_TIMEOUT_S: Final = 120
 JOB_TIMEOUT_S: Final = 300
 STOP_TIMEOUT_S: Final = 30
 _ADDRESS: Final = re.compile(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")
+_CONNECTED: Final = re.compile(r"Spark Connect server started at: \S*:(\d+)")
 _REGISTERED: Final = re.compile(r"Successfully registered with master")
 
 
@@ -120,12 +121,36 @@ def standalone_cluster(folder: Path, *, workers: int = 2) -> Iterator[Cluster]:
 
 
 @contextmanager
+def connect_server(folder: Path) -> Iterator[str]:
+    """A server of Spark Connect that lives while the block runs; yields its address."""
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": 0,
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": 2,
+        "spark.ui.enabled": "false",
+    }
+    options = [word for each in settings.items() for word in ("--conf", "=".join(map(str, each)))]
+    server = ("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal")
+    log = folder / "connect.log"
+    with _process(log, "spark-submit", "--master", "local[2]", *options, *server):
+        yield f"sc://127.0.0.1:{_told(log, _CONNECTED)}"
+
+
+@contextmanager
 def _daemon(log: Path, name: str, *arguments: str) -> Iterator[None]:
-    """A master or worker, which ends with the block together with what it started."""
-    command = [str(SPARK_HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}"]
+    """A master or worker."""
+    words = (f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", "--webui-port", "0", *arguments)
+    with _process(log, "spark-class", *words):
+        yield
+
+
+@contextmanager
+def _process(log: Path, program: str, *arguments: str) -> Iterator[None]:
+    """A program of Spark, which ends with the block together with what it started."""
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--webui-port", "0", *arguments],
+            [str(SPARK_HOME / "bin" / program), *arguments],
             env=_environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -162,6 +187,6 @@ def _environment() -> dict[str, str]:
         **os.environ,
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_MEMORY": "1g",
         "PYSPARK_PYTHON": sys.executable,
     }
