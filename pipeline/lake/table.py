@@ -257,7 +257,7 @@ class LakeTable:
 
     def next_offsets(self, position: Position) -> DataFrame:
         """Return the next offset of each queue: `topic`, `broker`, `queueId`, `nextOffset`."""
-        rows = self.spark.table(quoted(self.offsets)).where(sql.col("version").eqNullSafe(position.offsets))
+        rows = self.spark.table(quoted(self.offsets)).where(sql.col("version") == (position.offsets or ""))
         return rows.select("topic", "broker", "queueId", "nextOffset")
 
     # -- appending

@@ -69,7 +69,7 @@ class Iceberg:
     def following(self, source: object, *options: object, master: str) -> Iterator[subprocess.Popen[str]]:
         """Run `quarry pipeline lake SOURCE TABLE --follow` in a group of processes that is killed with the block."""
         words = ["pipeline", "lake", str(source), TABLE, "--follow", "--interval", "1", *map(str, options)]
-        command = [self.python, "-m", "quarry_mq.cli.main", *words, "--master", master, *self.conf]
+        command = [str(self.python), "-m", "quarry_mq.cli.main", *words, "--master", master, *self.conf]
         process = subprocess.Popen(
             command, cwd=PROJECT, env=self.environment, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
