@@ -7,6 +7,7 @@ of the installer.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -128,8 +129,8 @@ def executors(group: int) -> list[int]:
 def iceberg(warehouse: Path) -> Iceberg:
     """Return a warehouse in this folder. What it needs is installed at the first use."""
     languages.need("java", "mvn")
-    project = PROJECT / "pyproject.toml"
-    made = languages.installed(f"lake-{languages.digest([project, Path(__file__)])}", _install)
+    wanted = " ".join([RUNTIME, *PACKAGES, (PROJECT / "pyproject.toml").read_text()])
+    made = languages.installed(f"lake-{hashlib.sha256(wanted.encode()).hexdigest()[:16]}", _install)
     [jar] = (made / "jars").glob("*.jar")
     return Iceberg(made / "python" / "bin" / "python", jar, warehouse)
 
