@@ -23,6 +23,8 @@ from quarry_mq.pipeline.session import shuffles_for
 from quarry_mq.protocol.clock import Clock, SystemClock
 from quarry_mq.store.errors import Invalid
 
+POSITIONS_INTERVAL_S: Final = 600
+"""Seconds between two looks for the positions of groups: a call for each pair of group and topic takes time."""
 ATTEMPTS_MAX: Final = 5
 """Attempts to append one batch while compactions or users change the table."""
 
@@ -49,7 +51,7 @@ class Landed:
     without_body: int
     damage: DamagedPlaces
     positions: int | None
-    """Positions of groups that were noted; None: they are not known."""
+    """Positions of groups that were noted last; None: they are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +76,14 @@ def lake(
     Raises Invalid if the table is something else, has another source, or another job appends to it at the same time;
     StoreUnusable, MessagesLost, CallRefused, OSError, and what Spark raises.
     """
-    table = LakeTable(spark, name, clock or SystemClock())
+    clock = clock or SystemClock()
+    table = LakeTable(spark, name, clock)
     table.open(run.buckets)
     table.remove_old_branches()
     source: Source = LogSource(spark, wish) if isinstance(wish, LogWish) else LiveSource(spark, wish)
     done: list[LandedBatch] = []
     positions: int | None = None
+    look_s = float("-inf")
     try:
         with shuffles_for(spark, wish.batch_bytes):
             while True:
@@ -89,7 +93,9 @@ def lake(
                     run.report(landed)
                     if not run.stop.is_set():
                         continue
-                positions = append_positions(table, wish)
+                if clock.monotonic_s() >= look_s or run.stop.is_set():
+                    positions = append_positions(table, wish)
+                    look_s = clock.monotonic_s() + POSITIONS_INTERVAL_S
                 if run.interval_s is None or run.stop.wait(run.interval_s):
                     break
     finally:

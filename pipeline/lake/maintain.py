@@ -39,7 +39,7 @@ def maintain(spark: SparkSession, name: str, retention_ms: int, *, clock: Clock 
     removed = table.remove_old_branches()
     now_ms = table.clock.wall_ms()
     before = _moment(now_ms - retention_ms)
-    small = "options => map('min-input-files', '2', 'partial-progress.enabled', 'true')"
+    small = "options => map('min-input-files', '2')"
     rewritten = _call(table, "rewrite_data_files", name, "strategy => 'sort'", small)
     # a version of offsets is needed as long as a snapshot that names it may come back
     table.remove_offsets_before(now_ms - retention_ms)
@@ -63,9 +63,9 @@ def _call(table: LakeTable, procedure: str, name: str, *arguments: str) -> Row:
 
 
 def _rows(table: LakeTable, procedure: str, name: str, *arguments: str) -> list[Row]:
-    told = ", ".join([f"table => '{name.partition('.')[2]}'", *arguments])
+    told = ", ".join([f"table => '{name}'", *arguments])
     return table.spark.sql(f"CALL `{table.catalog}`.system.{procedure}({told})").collect()
 
 
 def _moment(time_ms: int) -> str:
-    return f"older_than => TIMESTAMP '{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}'"
+    return f"older_than => TIMESTAMP '{datetime.fromtimestamp(time_ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}Z'"

@@ -165,12 +165,10 @@ class LogSource:
         begin = PhysicalOffset(log_begin if position.log_end is None else position.log_end)
         with closing(open_segments(PosixDisk(), wish.root)) as segments:
             _check_log(segments, wish.root, position, end)
-            if begin < log_begin:
-                self.expired += log_begin - begin
-                begin = log_begin
-            splits = _splits(segments, begin, end, wish)
+            splits = _splits(segments, max(begin, log_begin), end, wish)
             if not splits:
                 return None
+            self.expired += max(0, log_begin - begin)
             mark = _mark(segments, splits[-1].begin) or position.mark
         after = Position(
             offsets=uuid.uuid4().hex, log_end=splits[-1].end, topics=wish.topics, broker=wish.broker, mark=mark
@@ -239,7 +237,8 @@ def _splits(segments: SegmentList, begin: PhysicalOffset, end: PhysicalOffset, w
     base = segments.base_of(begin)
     limit = min(end, PhysicalOffset(base + -(-(begin - base + wish.batch_bytes) // size) * size))
     found: list[LogSplit] = []
-    for split in plan_splits(segments, LogExtent(begin, limit, None), wish.split_bytes):
+    split_bytes = min(wish.split_bytes, wish.batch_bytes)
+    for split in plan_splits(segments, LogExtent(begin, limit, None), split_bytes):
         # the end of the batch is not that of the log
         found.append(replace(split, log_end=end))
         if split.end - begin >= wish.batch_bytes:

@@ -16,12 +16,12 @@ import json
 import re
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from py4j.java_gateway import JavaPackage
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -115,7 +115,7 @@ class LakeTable:
 
     def __post_init__(self) -> None:
         parts = tuple(self.name.split("."))
-        if len(parts) < 3 or not all(parts) or "`" in self.name:
+        if len(parts) < 3 or not all(parts) or set("`'") & set(self.name):
             raise Invalid(f"{self.name}: a table's name has three parts: CATALOG.NAMESPACE.TABLE")
         object.__setattr__(self, "_parts", parts)
 
@@ -180,7 +180,7 @@ class LakeTable:
         """Raise Invalid for an error of a jar that does not fit."""
         try:
             yield
-        except (Py4JJavaError, Py4JError) as error:
+        except Py4JError as error:
             if any(name in str(error) for name in _WRONG_SPARK):
                 raise Invalid(
                     f"Iceberg's jar is for another version of Spark than {self.spark.version}: with PySpark 4.1 "
@@ -257,7 +257,7 @@ class LakeTable:
 
     def next_offsets(self, position: Position) -> DataFrame:
         """Return the next offset of each queue: `topic`, `broker`, `queueId`, `nextOffset`."""
-        rows = self.spark.table(quoted(self.offsets)).where(sql.col("version").eqNullSafe(position.offsets))
+        rows = self.spark.table(quoted(self.offsets)).where(sql.col("version") == (position.offsets or ""))
         return rows.select("topic", "broker", "queueId", "nextOffset")
 
     # -- appending
@@ -306,19 +306,15 @@ class LakeTable:
         rows.coalesce(1).writeTo(quoted(self.offsets)).append()
 
     def remove_offsets_before(self, time_ms: int) -> None:
-        """Remove the versions of offsets that were written before a time, except the one that counts."""
-        current = sql.col("version") == (self.position().offsets or "")
-        old = [
-            row["version"]
-            for row in self.spark.table(quoted(self.offsets))
-            .where((sql.col("at") < sql.timestamp_millis(sql.lit(time_ms))) & ~current)
-            .select("version")
-            .distinct()
-            .collect()
-        ]
-        if old:
-            told = ", ".join(f"'{version}'" for version in old)
-            self.spark.sql(f"DELETE FROM {quoted(self.offsets)} WHERE version IN ({told})")
+        """Remove the versions of offsets that were written before a time, except the one that counts.
+
+        A batch that is not published yet keeps its version: its branch is removed before the version is.
+        """
+        time_ms = min(time_ms, self.clock.wall_ms() - BRANCH_AGE_MAX_MS)
+        current = self.position().offsets or ""
+        self.spark.sql(
+            f"DELETE FROM {quoted(self.offsets)} WHERE at < timestamp_millis({time_ms}) AND version <> '{current}'"
+        )
 
     def append_positions(self, rows: DataFrame) -> int:
         """Append positions of groups. Returns how many they are."""
@@ -333,7 +329,7 @@ class LakeTable:
             change.manageSnapshots().fastForwardBranch(_MAIN, staged.branch).removeBranch(staged.branch).commit()
             change.updateProperties().set(POSITION, position.to_json()).commit()
             change.commitTransaction()
-        except (Py4JJavaError, PySparkException) as error:
+        except (Py4JError, PySparkException) as error:
             # an answer may be lost after the commit
             if self._is_published(staged):
                 return
@@ -343,10 +339,11 @@ class LakeTable:
             raise
 
     def abandon(self, staged: Staged) -> None:
-        """Remove the branch of a batch that is not published."""
-        table = self.load()
-        if table.refs().get(staged.branch) is not None:
-            table.manageSnapshots().removeBranch(staged.branch).commit()
+        """Remove the branch of a batch that is not published. If this fails, a later run removes it."""
+        with suppress(Py4JError, PySparkException):
+            table = self.load()
+            if table.refs().get(staged.branch) is not None:
+                table.manageSnapshots().removeBranch(staged.branch).commit()
 
     def _is_published(self, staged: Staged) -> bool:
         return any(each.snapshotId() == staged.snapshot for each in _ancestors(self.load()))

@@ -23,6 +23,10 @@ from quarry_mq.store.errors import Invalid
 STEPS: Final = ("begin", "begin+", "stage", "stage+", "add_offsets", "add_offsets+", "publish", "publish+")
 
 
+SMALL: Final = 300_000
+"""Bytes of a batch of which the store has so many that a job can be killed at each step."""
+
+
 class Killed(BaseException):
     """The job is at its end, as after a kill: nothing handles this error."""
 
@@ -32,10 +36,12 @@ class Checks:
         self._spark = spark
         self._store = store
 
-    def append(self, name: str) -> Landed:
-        """Append the store to a table, in a dozen batches."""
+    def append(self, name: str, batch_bytes: int = 2 << 20) -> Landed:
+        """Append the store to a table, in a few batches."""
         run = LakeRun(buckets=2, stop=Event(), report=lambda _: None)
-        return lake(self._spark, name, LogWish(root=self._store, batch_bytes=250_000, split_bytes=60_000), run)
+        return lake(
+            self._spark, name, LogWish(root=self._store, batch_bytes=batch_bytes, split_bytes=batch_bytes // 4), run
+        )
 
     def refused(self, name: str) -> str:
         """Return why nothing is appended to a table."""
@@ -54,11 +60,11 @@ class Checks:
         for number, step in enumerate(STEPS):
             with at(step, kill, after=number % 2):
                 try:
-                    self.append(name)
+                    self.append(name, SMALL)
                 except Killed:
                     continue
             raise AssertionError(f"not killed: {step}")
-        done = self.append(name)
+        done = self.append(name, SMALL)
         rows = self.rows(name)
         assert 0 < done.messages < len(rows), "killed runs have appended some"
         assert len({row[:3] for row in rows}) == len(rows), "nothing twice"

@@ -7,6 +7,7 @@ of the installer.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -69,7 +70,7 @@ class Iceberg:
     def following(self, source: object, *options: object, master: str) -> Iterator[subprocess.Popen[str]]:
         """Run `quarry pipeline lake SOURCE TABLE --follow` in a group of processes that is killed with the block."""
         words = ["pipeline", "lake", str(source), TABLE, "--follow", "--interval", "1", *map(str, options)]
-        command = [self.python, "-m", "quarry_mq.cli.main", *words, "--master", master, *self.conf]
+        command = [str(self.python), "-m", "quarry_mq.cli.main", *words, "--master", master, *self.conf]
         process = subprocess.Popen(
             command, cwd=PROJECT, env=self.environment, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -128,8 +129,8 @@ def executors(group: int) -> list[int]:
 def iceberg(warehouse: Path) -> Iceberg:
     """Return a warehouse in this folder. What it needs is installed at the first use."""
     languages.need("java", "mvn")
-    project = PROJECT / "pyproject.toml"
-    made = languages.installed(f"lake-{languages.digest([project, Path(__file__)])}", _install)
+    wanted = " ".join([RUNTIME, *PACKAGES, (PROJECT / "pyproject.toml").read_text()])
+    made = languages.installed(f"lake-{hashlib.sha256(wanted.encode()).hexdigest()[:16]}", _install)
     [jar] = (made / "jars").glob("*.jar")
     return Iceberg(made / "python" / "bin" / "python", jar, warehouse)
 

@@ -7,17 +7,20 @@ import shutil
 import signal
 import subprocess
 import threading
+import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from quarry_mq.client.queues import QueueClient
+from quarry_mq.pipeline.stream.options import Connection
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from tests import golden
 from tests.compat.rocketmq_store import open_in_rocketmq
 from tests.conftest import GoldenStore
 from tests.e2e.broker import quarry
-from tests.e2e.clients import Outgoing, Producer
-from tests.e2e.conftest import StartBroker, StartClients
+from tests.e2e.conftest import StartBroker
 from tests.pipeline.lake_environment import Iceberg, executors, iceberg
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_500)]
@@ -117,22 +120,29 @@ def test_another_store_is_refused(lake: Iceberg, golden_copy: GoldenStore, tmp_p
 
 
 MESSAGES = int(os.environ.get("LAKE_MESSAGES", "20000"))
-"""Messages of the history. As many are sent meanwhile, up to the time when the last job is killed."""
-KILLS = 3
+"""Messages of the history. More are sent until the last job is killed."""
+KILLS = 2
 
 
-def keep_sending(producer: Producer, stop: threading.Event, counts: list[int]) -> None:
+def keep_sending(client: QueueClient, stop: threading.Event) -> None:
+    begin = MESSAGES
     while not stop.wait(0.05):
-        send(producer, counts[-1], 20)
-        counts.append(counts[-1] + 20)
+        send(client, begin, 20)
+        begin += 20
 
 
-def send(producer: Producer, begin: int, count: int) -> None:
-    some = [
-        Outgoing(f"orders-{number % 7}", f"message {number}".encode() * (number % 50), keys=(f"k{number}",))
-        for number in range(begin, begin + count)
-    ]
-    producer.send([each for each in some if each.body])
+def send(client: QueueClient, begin: int, count: int) -> None:
+    """Send messages to seven topics, those of a topic in one request."""
+    by_topic: dict[str, list[definition.Message]] = {}
+    for number in range(begin, begin + count):
+        message = definition.Message(body=f"message {number} ".encode() * (1 + number % 50))
+        message.topic.name = f"orders-{number % 7}"
+        message.system_properties.message_id = uuid.uuid4().hex.upper()
+        message.system_properties.keys.append(f"k{number}")
+        message.system_properties.body_encoding = definition.IDENTITY
+        by_topic.setdefault(message.topic.name, []).append(message)
+    for messages in by_topic.values():
+        client.send(messages)
 
 
 def lines_of(process: subprocess.Popen[str], count: int) -> None:
@@ -144,16 +154,16 @@ def lines_of(process: subprocess.Popen[str], count: int) -> None:
 
 
 def test_a_live_broker_continues_where_its_backup_ended(
-    lake: Iceberg, start_broker: StartBroker, start_clients: StartClients, tmp_path: Path
+    lake: Iceberg, start_broker: StartBroker, tmp_path: Path
 ) -> None:
     broker = start_broker()
-    producer = start_clients("python", broker.endpoint).producer(*(f"orders-{number}" for number in range(7)))
+    client = Connection(endpoint=broker.endpoint).client()
     for begin in range(0, MESSAGES, 500):
-        send(producer, begin, 500)
-    made = quarry("backup", str(broker.store), str(tmp_path / "backups"), "--admin", broker.admin, "--json")
+        send(client, begin, 500)
+    made = quarry("backup", str(tmp_path / "backups"), "--admin", broker.admin, "--json")
     assert made.returncode == 0, made.stderr
-    stop, counts = threading.Event(), [MESSAGES]
-    sender = threading.Thread(target=keep_sending, args=(producer, stop, counts))
+    stop = threading.Event()
+    sender = threading.Thread(target=keep_sending, args=(client, stop))
     sender.start()
     try:
         restored = tmp_path / "restored"
@@ -166,12 +176,13 @@ def test_a_live_broker_continues_where_its_backup_ended(
             # a job on two executors: one is killed, later the driver with all the rest
             with lake.following(broker.endpoint, "--admin", broker.admin, master="local-cluster[2,1,1024]") as process:
                 lines_of(process, 1)
-                for executor in executors(process.pid)[:1]:
-                    os.kill(executor, signal.SIGKILL)
+                victim, *_ = executors(process.pid)
+                os.kill(victim, signal.SIGKILL)
                 lines_of(process, 2)
     finally:
         stop.set()
         sender.join()
+        client.close()
     done = lake.lake(broker.endpoint, "--admin", broker.admin).fields
     assert (done["expired"], done["withoutBody"]) == (0, 0)
     broker.stop()
