@@ -252,7 +252,7 @@ class RemotingQueues:
                     raise
                 self._drop(address)
                 pulls.send_again()
-                retries.wait(f"{address}: {what}: {error}", error)
+                retries.wait(f"{address}: {_told(what, error)}", error)
                 self._look_again(broker, topic)
             else:
                 retries.renew()
@@ -288,7 +288,7 @@ class RemotingQueues:
                 if isinstance(error, RemotingFailed) and error.code not in _RETRIED:
                     raise
                 self._drop(address)
-                retries.wait(f"{address}: {what}: {error}", error)
+                retries.wait(f"{address}: {_told(what, error)}", error)
                 self._look_again(broker, topic)
 
     def _look_again(self, broker: str, topic: str) -> None:
@@ -460,6 +460,11 @@ def _json(body: bytes) -> dict[str, Any]:
     except ValueError:
         parsed = json.loads(_NUMBER_AS_KEY.sub(r'\1"\2":', body.decode()))
     return parsed
+
+
+def _told(what: str, error: Exception) -> str:
+    """Return an error with what it is about. A refusal says that itself."""
+    return str(error) if isinstance(error, RemotingFailed) else f"{what}: {error}"
 
 
 def _named(broker: str, topic: str, number: int) -> str:

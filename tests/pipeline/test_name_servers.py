@@ -96,6 +96,9 @@ def test_a_stream_has_each_message_once_and_finds_topics_by_a_pattern(served: Se
     options = served.options(maxOffsetsPerTrigger=30, maxRecordsPerPartition=7)
     reader = stream(served.broker, **options, subscribePattern="or.*s|new[0-9]+", subscribe=None)
     offset, found = reader.initialOffset(), []
+    by_grpc = stream(served.broker)
+    assert by_grpc.initialOffset() == offset, "a checkpoint is good for both"
+    by_grpc.stop()
     limit = reader.getDefaultReadLimit()
     while (end := latest(reader, offset, limit)) != offset:
         found += rows_between(reader, offset, end)

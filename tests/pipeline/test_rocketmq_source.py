@@ -16,9 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bench.peers.rocketmq import RocketMQ
+from quarry_mq.client.endpoint import Endpoint
 from quarry_mq.client.errors import BrokerUnreachable
 from quarry_mq.client.remoting import RemotingClient, RemotingFailed
-from quarry_mq.client.remoting_queues import TOOLS_GROUP
+from quarry_mq.client.remoting_queues import TOOLS_GROUP, RemotingQueues
 from quarry_mq.pipeline.stream.options import MessagesLost
 from quarry_mq.protocol.remoting.codes import RequestCode
 from quarry_mq.store.settings import Durability
@@ -209,6 +210,60 @@ def test_expired_messages_are_a_loss(rocketmq: RocketMQ, classes: str) -> None:
     rows, first = left(), begins()
     for number in range(QUEUES):
         assert min(row["queueOffset"] for row in rows if row["queueId"] == number) == first[f"rocketmq/{number}"]
+
+
+@pytest.mark.parametrize("rocketmq", ["4.9.7 file", "5.5.0 file"], indirect=True)
+def test_a_slave_is_read_when_its_master_is_gone(rocketmq: RocketMQ, classes: str, tmp_path: Path) -> None:
+    slave = slave_of(rocketmq, tmp_path / "slave")
+    try:
+        slave.start_broker()
+        send(rocketmq, classes, 0, 100)
+        expected = consumed(rocketmq, classes)
+        until(lambda: ends_at(slave) == ends_at(rocketmq), "the slave has all messages", timeout_s=60)
+        os.kill(rocketmq.pid, signal.SIGKILL)
+        until(lambda: slave_alone(rocketmq, slave), "name servers know the slave alone", timeout_s=60)
+        with pytest.raises(BrokerUnreachable, match=r"127.0.0.1:\d+: topic orders, queue rocketmq/0: .*system busy"):
+            read(rocketmq, timeoutMs=500, failOnDataLoss="false")
+        ask(f"127.0.0.1:{slave.broker_port}", (RequestCode.UPDATE_BROKER_CONFIG, {}, b"slaveReadEnable=true\n"))
+        assert {as_consumed(row) for row in read(rocketmq)} == expected
+    finally:
+        slave.close()
+        rocketmq.start_broker()
+
+
+def slave_of(rocketmq: RocketMQ, directory: Path) -> RocketMQ:
+    """Return a slave at the name server of a master, to be started."""
+    made = type(rocketmq)(
+        directory,
+        Durability.ASYNC,
+        topic=TOPIC,
+        queues=QUEUES,
+        groups=["fleet"],
+        properties={
+            "namesrvAddr": rocketmq.names,
+            "brokerId": 1,
+            "brokerRole": "SLAVE",
+            "mappedFileSizeCommitLog": 1 << 20,
+        },
+    )
+    made._front = made.broker_port
+    for name in ("logback_broker.xml", "logback_namesrv.xml"):
+        (directory / "conf" / name).write_text("<configuration/>")
+    return made
+
+
+def ends_at(rocketmq: RocketMQ) -> list[str]:
+    client = RemotingClient("127.0.0.1", rocketmq.broker_port)
+    queues = [{"topic": TOPIC, "queueId": str(number)} for number in range(QUEUES)]
+    ends = [answer.fields["offset"] for answer in client.call_all(RequestCode.GET_MAX_OFFSET, queues)]
+    client.close()
+    return ends
+
+
+def slave_alone(rocketmq: RocketMQ, slave: RocketMQ) -> bool:
+    with RemotingQueues([Endpoint(rocketmq.names)]) as queues:
+        route = queues.routes([TOPIC]).get(TOPIC, [])
+    return {queue.address for queue in route} == {f"127.0.0.1:{slave.broker_port}"}
 
 
 def test_a_user_reads(with_users: RocketMQ, classes: str, tmp_path: Path) -> None:
