@@ -27,6 +27,7 @@ from quarry_mq.pipeline.stream.options import (
     address_of,
     connection_of,
     duration_ms,
+    with_our_names,
 )
 
 RECORDS_PER_PARTITION: Final = 20_000
@@ -49,7 +50,6 @@ _OTHER_NAMES: Final = {
     "topic": "subscribe",
     "maxmessagesperbatch": "maxOffsetsPerTrigger",
     "splitmessages": "maxRecordsPerPartition",
-    "kafka.bootstrap.servers": "endpoints",
     "kafka.group.id": "group",
     "groupidprefix": "group",
     "kafkaconsumer.polltimeoutms": "timeoutMs",
@@ -127,6 +127,7 @@ class SourceOptions:
 
 def source_options(options: Mapping[str, str], use: Use | None = None) -> SourceOptions:
     """Parse the options of a query; None: of either kind. Raises InvalidOption with the option's name."""
+    options = with_our_names(options, is_source=True)
     _check_foreign(options)
     given = known_options(options, SOURCE_OPTIONS)
     for names, of, other in ((_OF_BATCHES, Use.BATCH, "spark.read"), (_OF_STREAMS, Use.STREAM, "spark.readStream")):
