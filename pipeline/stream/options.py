@@ -15,6 +15,7 @@ from typing import Final
 
 from quarry_mq.client.endpoint import Endpoint
 from quarry_mq.client.queues import TIMEOUT_MS, QueueClient, Retries
+from quarry_mq.pipeline.kafka_columns import KAFKA
 from quarry_mq.pipeline.source.options import InvalidOption, flag, known_options, whole_number
 from quarry_mq.store.errors import BrokerError
 
@@ -27,6 +28,8 @@ SINK_OPTIONS: Final = (
     *CONNECTION_OPTIONS,
 )
 _PROBE_TIMEOUT_S: Final = 1.0
+BOOTSTRAP: Final = "kafka.bootstrap.servers"
+"""Kafka's name of the addresses, which both source and sink take."""
 _OF_SPARK: Final = ("checkpointLocation", "queryName")
 """Options that Spark passes to the sink of a stream, although they are meant for Spark."""
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
@@ -118,6 +121,7 @@ class SinkOptions:
 
 def sink_options(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
     """Parse the options of a sink. Raises InvalidOption with the option's name."""
+    options = with_our_names(options, is_source=False)
     given = known_options(_without(options, _OF_SPARK) if is_stream else options, SINK_OPTIONS)
     if is_stream and "writeid" in given:
         raise InvalidOption("option 'writeId': a stream has the id of its query")
@@ -136,6 +140,24 @@ def sink_options(options: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
         window_ms=None if window is None else duration_ms("deduplicateWindow", window),
         admin_endpoint=None if admin is None else address_of("adminEndpoint", admin),
     )
+
+
+def with_our_names(options: Mapping[str, str], *, is_source: bool) -> dict[str, str]:
+    """Return the options with `endpoints` for `kafka.bootstrap.servers`; a source then has the columns of Kafka.
+
+    So a job for Kafka needs another format and another address, and no other option. Raises InvalidOption if both are
+    given.
+    """
+    names = {name.lower(): name for name in options}
+    if BOOTSTRAP not in names:
+        return dict(options)
+    if "endpoints" in names:
+        raise InvalidOption(f"option 'endpoints': {names[BOOTSTRAP]!r} is given, too; they are the same")
+    ours = {name: text for name, text in options.items() if name.lower() != BOOTSTRAP}
+    ours["endpoints"] = options[names[BOOTSTRAP]]
+    if is_source and "columns" not in names:
+        ours["columns"] = KAFKA
+    return ours
 
 
 def _without(options: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:

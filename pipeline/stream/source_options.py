@@ -29,6 +29,7 @@ from quarry_mq.pipeline.stream.options import (
     address_of,
     connection_of,
     duration_ms,
+    with_our_names,
 )
 
 RECORDS_PER_PARTITION: Final = 20_000
@@ -51,7 +52,6 @@ _OTHER_NAMES: Final = {
     "topic": "subscribe",
     "maxmessagesperbatch": "maxOffsetsPerTrigger",
     "splitmessages": "maxRecordsPerPartition",
-    "kafka.bootstrap.servers": "endpoints",
     "namesrvaddr": NAME_SERVERS,
     "nameserveraddress": NAME_SERVERS,
     "rocketmq.name-server": NAME_SERVERS,
@@ -134,6 +134,7 @@ class SourceOptions:
 
 def source_options(options: Mapping[str, str], use: Use | None = None) -> SourceOptions:
     """Parse the options of a query; None: of either kind. Raises InvalidOption with the option's name."""
+    options = with_our_names(options, is_source=True)
     _check_foreign(options)
     given = known_options(options, SOURCE_OPTIONS)
     for names, of, other in ((_OF_BATCHES, Use.BATCH, "spark.read"), (_OF_STREAMS, Use.STREAM, "spark.readStream")):

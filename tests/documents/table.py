@@ -41,6 +41,7 @@ NOT_RUN: Final = (
     ("docs/rocketmq.md", "needs Apache RocketMQ", 1),
     ("docs/scaling.md", "needs systemd", 1),
     ("docs/spark-on-kubernetes.md", "needs Docker", 1),
+    ("docs/spark-recipes.md", "needs a table format with MERGE", 1),
     ("docs/spark-on-kubernetes.md", "needs Docker and a Kubernetes cluster", 1),
 )
 """All blocks that are not run. Their `quarry` commands are held against the command line all the same."""

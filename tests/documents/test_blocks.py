@@ -26,7 +26,7 @@ from tests.operator.definitions import faults
 PROGRAMS = {"go", "java", "javascript", "rust"}
 """Languages of programs with official clients."""
 
-LANGUAGES = {"console", "toml", "yaml", "json", "python", "sql", "promql", "xml", *PROGRAMS, *FREE_LANGUAGES}
+LANGUAGES = {"console", "toml", "yaml", "json", "python", "sql", "promql", "proto", "xml", *PROGRAMS, *FREE_LANGUAGES}
 CHART = ROOT / "deploy" / "helm" / "quarry"
 READ_HERE = {"toml", "yaml", "promql", "sql"}
 """Languages whose blocks the tests below take for what they are, unless their page uses them."""

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from quarry_mq.pipeline.data_source import QuarryDataSource
+from quarry_mq.pipeline.kafka_columns import KAFKA_TYPES
 from quarry_mq.pipeline.source import InvalidOption
 from quarry_mq.pipeline.stream.columns import live_schema
 from quarry_mq.pipeline.stream.options import Connection, MessagesLost
@@ -206,9 +207,11 @@ def _(live: Live) -> None:
 
 @row("kafka.bootstrap.servers")
 def _(live: Live) -> None:
-    refused_with_hint("kafka.bootstrap.servers", "endpoints")
-    with pytest.raises(InvalidOption, match="this source has 'endpoints' for it"):
-        QuarryDataSource({"kafka.bootstrap.servers": live.broker.endpoint, "subscribe": "orders"}).schema()
+    rows = batch(live.broker, endpoints=None, **{"kafka.bootstrap.servers": f"{live.broker.endpoint}, other:8081"})
+    assert sorted(each["value"].decode() for each in rows) == SENT
+    options = {"kafka.bootstrap.servers": live.broker.endpoint, "subscribe": "orders"}
+    assert QuarryDataSource(options).schema().fieldNames() == list(KAFKA_TYPES)
+    refused("option 'endpoints': 'kafka.bootstrap.servers' is given, too", **options)
 
 
 # -- where a query begins and ends

@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 
 from quarry_mq.client.errors import AdminCallRefused, BrokerUnreachable, CallRefused
 from quarry_mq.pipeline.source import InvalidOption
+from quarry_mq.pipeline.stream import writer
 from quarry_mq.pipeline.stream.options import Connection, SinkOptions, UnusableRow, sink_options
 from quarry_mq.pipeline.stream.sink.outgoing import check_columns, messages_of
 from quarry_mq.pipeline.stream.sink.sender import Sender
@@ -27,6 +28,7 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2.service_pb2 import SendMessageR
 from tests.e2e.broker import Broker, until
 from tests.e2e.clients import Clients
 from tests.e2e.conftest import StartBroker, StartClients
+from tests.e2e.members import ClusterOfBrokers, names
 from tests.pipeline.streams import latest, rows_between, stream
 
 HOUR_MS = 3_600_000
@@ -273,6 +275,62 @@ def test_a_broker_without_a_key_index_is_refused(broker: Broker) -> None:
         before.unsent([message("a")])
 
 
+class Task:
+    """A task as Spark describes it to its code."""
+
+    def __init__(self, run: str | None, attempt: int = 0) -> None:
+        self._run = run
+        self._attempt = attempt
+
+    def getLocalProperty(self, name: str) -> str | None:
+        assert name == "spark.jobGroup.id"
+        return self._run
+
+    def attemptNumber(self) -> int:
+        return self._attempt
+
+
+def test_only_the_first_batch_of_a_run_and_repeated_tasks_may_be_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "KILLED_TASKS_S", 0.3)
+    monkeypatch.setattr(writer, "_RUNS", {})
+    clock = SystemClock()
+
+    def may_be_again(batch: int, run: str | None = "a", attempt: int = 0) -> bool:
+        return writer._may_be_again(Task(run, attempt), batch)  # type: ignore[arg-type]
+
+    began_s = clock.monotonic_s()
+    assert may_be_again(7)
+    assert clock.monotonic_s() - began_s >= 0.3, "tasks of the former run have ended"
+    assert may_be_again(7), "another task of the batch"
+    assert clock.monotonic_s() - began_s < 0.6, "the run has waited already"
+    assert not may_be_again(8)
+    assert may_be_again(8, attempt=1)
+    assert may_be_again(8, run="b"), "this process sees the run for the first time"
+    assert may_be_again(9, run=None), "Spark does not name the run"
+
+
+@pytest.mark.slow
+def test_ids_are_asked_for_at_all_members(tmp_path: Path) -> None:
+    cluster = ClusterOfBrokers(tmp_path, settings={"index.tiered": True})
+    try:
+        first = cluster.add()
+        first.administer("topic", "create", "orders", "--queues", "1")
+        second = cluster.add()
+        cluster.agree(lambda broker: names(broker, "topic"), ["orders"])
+        messages = [message(f"{number}") for number in range(3)]
+        for broker, each in ((first, messages[0]), (second, messages[1])):
+            with Connection(endpoint=broker.endpoint).client() as client:
+                client.send([each])
+        options = sink(first, timeoutMs=500)
+        with options.connection.client() as client, SentBefore(options, client, SystemClock()) as before:
+            assert before.unsent(messages) == messages[2:]
+            second.kill()
+            with pytest.raises(BrokerUnreachable, match=r"member quarry-1: .*after 500 ms"):
+                before.unsent(messages)
+    finally:
+        cluster.close()
+
+
 @pytest.mark.slow
 def test_a_batch_of_a_stream_that_is_run_again_sends_nothing_twice(
     spark: SparkSession, indexed: Broker, tmp_path: Path
@@ -284,8 +342,8 @@ def test_a_batch_of_a_stream_that_is_run_again_sends_nothing_twice(
     source = spark.readStream.format("quarry").schema("body binary").options(**options).option("subscribe", "orders")
     told = {"endpoints": indexed.endpoint, **once(indexed), "topic": "copies", "checkpointLocation": str(checkpoint)}
     for _ in range(3):
-        writer = source.load().writeStream.format("quarry").options(**{name: str(each) for name, each in told.items()})
-        writer.trigger(availableNow=True).start().awaitTermination()
+        again = source.load().writeStream.format("quarry").options(**{name: str(each) for name, each in told.items()})
+        again.trigger(availableNow=True).start().awaitTermination()
         for note in (checkpoint / "commits").iterdir():
             note.unlink()
     rows = everything(indexed, "copies")

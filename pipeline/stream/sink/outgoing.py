@@ -20,8 +20,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from quarry_mq.pipeline.kafka_columns import HEADERS, KAFKA_TYPES
 from quarry_mq.pipeline.source.options import InvalidOption
 from quarry_mq.pipeline.stream.options import UnusableRow
+from quarry_mq.protocol.messages.property_names import TAGS, UNIQUE_KEY
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.times import fill_ms
 
@@ -35,8 +37,13 @@ TAKEN: Final[dict[str, tuple[type[DataType], ...]]] = {
     "messageGroup": (StringType,),
     "deliveryTimestamp": (TimestampType, LongType),
     "messageId": (StringType,),
+    "value": (StringType, BinaryType),
+    "key": (StringType, BinaryType),
+    HEADERS: (ArrayType,),
 }
 """Columns of the rows and the types that each may have."""
+_OF_KAFKA: Final = {"value": "body", "key": "keys", HEADERS: "properties"}
+"""Columns of Spark's sink for Kafka, with ours that say the same."""
 _NAMES: Final[dict[type[DataType], str]] = {
     StringType: "string",
     BinaryType: "binary",
@@ -45,6 +52,7 @@ _NAMES: Final[dict[type[DataType], str]] = {
     TimestampType: "timestamp",
     LongType: "bigint (ms since 1970)",
 }
+_HEADERS: Final = KAFKA_TYPES[HEADERS].simpleString()
 _ENCODINGS: Final = {"IDENTITY": definition.IDENTITY, "GZIP": definition.GZIP}
 
 
@@ -57,10 +65,17 @@ def check_columns(schema: StructType, topic: str | None) -> None:
         kinds = TAKEN.get(field.name)
         if kinds is None:
             raise InvalidOption(f"column {field.name!r}: a message has no such thing; there are {', '.join(TAKEN)}")
-        if not isinstance(field.dataType, kinds) or not _holds_texts(field.dataType):
-            wanted = " or ".join(_NAMES[kind] for kind in kinds)
-            raise InvalidOption(f"column {field.name!r}: it is {field.dataType.simpleString()}, not {wanted}")
-    if "body" not in schema.fieldNames():
+        found = field.dataType.simpleString()
+        if field.name == HEADERS:
+            is_right, wanted = found == _HEADERS, _HEADERS
+        else:
+            is_right, wanted = _is_one_of(field.dataType, kinds), " or ".join(_NAMES[kind] for kind in kinds)
+        if not is_right:
+            raise InvalidOption(f"column {field.name!r}: it is {found}, not {wanted}")
+    for other, ours in _OF_KAFKA.items():
+        if {other, ours} <= set(schema.fieldNames()):
+            raise InvalidOption(f"column {other!r}: there is {ours!r}, too; they are the same")
+    if not {"body", "value"} & set(schema.fieldNames()):
         raise InvalidOption("column 'body': it is missing")
     if topic is None and "topic" not in schema.fieldNames():
         raise InvalidOption("column 'topic': it is missing, and there is no option 'topic'")
@@ -68,7 +83,9 @@ def check_columns(schema: StructType, topic: str | None) -> None:
         raise InvalidOption("column 'topic': the option 'topic' says where all messages go; leave out one of them")
 
 
-def _holds_texts(kind: DataType) -> bool:
+def _is_one_of(kind: DataType, kinds: tuple[type[DataType], ...]) -> bool:
+    if not isinstance(kind, kinds):
+        return False
     match kind:
         case ArrayType():
             return isinstance(kind.elementType, StringType)
@@ -96,7 +113,7 @@ def messages_of(
     for number, row in enumerate(batch.to_pylist(), first_row):
         message = definition.Message()
         try:
-            _fill(message, row, topic)
+            _fill(message, _with_our_columns(row), topic)
         except (ValueError, TypeError) as error:
             raise UnusableRow(f"row {number} of partition {partition}: {error}") from error
         system = message.system_properties
@@ -104,6 +121,24 @@ def messages_of(
         system.born_host = host
         fill_ms(system.born_timestamp, now_ms)
         yield message
+
+
+def _with_our_columns(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with our columns for those of Kafka. Of its headers, the tag stays a tag, and the id is left out."""
+    if not _OF_KAFKA.keys() & row.keys():
+        return row
+    if "value" in row and row["value"] is None:
+        raise ValueError("column 'value': null")
+    ours = {_OF_KAFKA.get(name, name): value for name, value in row.items()}
+    if isinstance(row.get("key"), bytes):
+        ours["keys"] = row["key"].decode()
+    if HEADERS in row:
+        headers = {each["key"]: each["value"] for each in row[HEADERS] or () if each["key"] != UNIQUE_KEY}
+        tag = headers.pop(TAGS, None)
+        if tag is not None:
+            ours.setdefault("tag", tag.decode())
+        ours["properties"] = [(name, value if value is None else value.decode()) for name, value in headers.items()]
+    return ours
 
 
 def _fill(message: definition.Message, row: dict[str, Any], topic: str | None) -> None:
