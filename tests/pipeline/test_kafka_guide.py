@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 
 from quarry_mq.pipeline.source import InvalidOption
 from quarry_mq.pipeline.stream.options import UnusableRow, sink_options
-from quarry_mq.pipeline.stream.outgoing import check_columns
+from quarry_mq.pipeline.stream.sink.outgoing import check_columns
 from quarry_mq.pipeline.stream.source_options import Use, source_options
 from tests.e2e.broker import Broker, environment_of, until
 from tests.e2e.conftest import QUICK
@@ -289,8 +289,8 @@ def test_a_wrong_column_of_kafka_is_named(spark: SparkSession, schema: str, comp
 def test_addresses_under_the_name_of_kafka() -> None:
     told = {"KAFKA.bootstrap.servers": "a:1, b:2", "subscribe": "orders"}
     read = source_options(told, Use.STREAM)
-    assert (read.connection.endpoint, read.columns) == ("a:1", ("kafka",))
+    assert (read.connection.endpoint, read.columns) == ("a:1,b:2", ("kafka",))
     assert source_options({**told, "columns": "body"}).columns == ("body",)
-    assert sink_options({"kafka.bootstrap.servers": "a:1,b:2"}, is_stream=True).connection.endpoint == "a:1"
+    assert sink_options({"kafka.bootstrap.servers": "a:1,b:2"}, is_stream=True).connection.endpoint == "a:1,b:2"
     with pytest.raises(InvalidOption, match=r"option 'endpoints': 'KAFKA.bootstrap.servers' is given, too"):
         source_options({**told, "endpoints": "a:1"})

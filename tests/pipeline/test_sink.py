@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 
 from quarry_mq.client.errors import AdminCallRefused, BrokerUnreachable, CallRefused
 from quarry_mq.pipeline.source import InvalidOption
-from quarry_mq.pipeline.stream import writer
 from quarry_mq.pipeline.stream.options import Connection, SinkOptions, UnusableRow, sink_options
+from quarry_mq.pipeline.stream.sink import writer
 from quarry_mq.pipeline.stream.sink.outgoing import check_columns, messages_of
 from quarry_mq.pipeline.stream.sink.sender import Sender
 from quarry_mq.pipeline.stream.sink.sent_before import SentBefore
