@@ -37,6 +37,7 @@ NOT_RUN: Final = (
     ("docs/lake.md", "needs pyiceberg", 1),
     ("docs/pipeline.md", "needs DuckDB", 1),
     ("docs/pipeline.md", "needs a Spark cluster", 1),
+    ("docs/pipeline.md", "needs a server of Spark Connect", 1),
     ("docs/pipeline.md", "needs Apache RocketMQ", 1),
     ("docs/rocketmq.md", "needs Apache RocketMQ", 1),
     ("docs/scaling.md", "needs systemd", 1),
