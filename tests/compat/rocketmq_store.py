@@ -92,10 +92,13 @@ def open_in_rocketmq(store: Path, scratch: Path) -> StoreDump:
 
 
 def digests_of_rocketmq(
-    store: Path, scratch: Path, queues_in: QueuesIn, *, timeout_s: float
+    store: Path, scratch: Path, queues_in: QueuesIn, *, timeout_s: float, of: str = "digests"
 ) -> dict[tuple[str, int], QueueDigest]:
-    """Open the store itself, which changes it, and read every message of every queue."""
-    lines = _run(store, scratch, queues_in, "digests", timeout_s)
+    """Open the store itself, which changes it, and read every message of every queue.
+
+    With `of="contents"` the digests are those of `lake_reader.digests`.
+    """
+    lines = _run(store, scratch, queues_in, of, timeout_s)
     found = {
         (line["topic"], line["queueId"]): QueueDigest(
             line["minOffset"], line["maxOffset"], line["units"], line["unreadable"], line["sha256"]

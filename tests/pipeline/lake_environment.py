@@ -62,9 +62,9 @@ class Iceberg:
         }
         self.conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
 
-    def lake(self, source: object, *options: object, master: str = "local[2]") -> Ran:
+    def lake(self, source: object, *options: object, timeout_s: float = TIMEOUT_S) -> Ran:
         """Run `quarry pipeline lake SOURCE TABLE --json`."""
-        return self._quarry("lake", source, TABLE, *options, master=master)
+        return self._quarry("lake", source, TABLE, *options, timeout_s=timeout_s)
 
     @contextmanager
     def following(self, source: object, *options: object, master: str) -> Iterator[subprocess.Popen[str]]:
@@ -81,16 +81,18 @@ class Iceberg:
                 os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
 
-    def maintain(self, *options: object) -> Ran:
-        return self._quarry("lake-maintain", TABLE, *options, master="local[2]")
+    def maintain(self, *options: object, timeout_s: float = TIMEOUT_S) -> Ran:
+        return self._quarry("lake-maintain", TABLE, *options, timeout_s=timeout_s)
 
-    def _quarry(self, *arguments: object, master: str) -> Ran:
-        words = [*map(str, arguments), "--json", "--master", master]
-        ran = self.run("-m", "quarry_mq.cli.main", "pipeline", *words, *self.conf)
+    def _quarry(self, *arguments: object, timeout_s: float) -> Ran:
+        words = [*map(str, arguments), "--json", "--master", "local[2]"]
+        ran = self.run("-m", "quarry_mq.cli.main", "pipeline", *words, *self.conf, timeout_s=timeout_s)
         assert_documented(("pipeline", *words), ran.output)
         return ran
 
-    def run(self, *arguments: object, environment: Mapping[str, str] | None = None) -> Ran:
+    def run(
+        self, *arguments: object, environment: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
+    ) -> Ran:
         """Run a program of Python in the environment with Iceberg."""
         done = subprocess.run(
             [self.python, *map(str, arguments)],
@@ -98,7 +100,7 @@ class Iceberg:
             env=self.environment | dict(environment or {}),
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
         return Ran(done.returncode, done.stdout, done.stderr)
@@ -112,6 +114,14 @@ class Iceberg:
         ran = self.run(HERE / "lake_reader.py", self.warehouse, table.partition(".")[2])
         assert ran.status == 0, ran.errors
         return [json.loads(line) for line in ran.output.splitlines()]
+
+    def digests(self, timeout_s: float) -> dict[tuple[str, int], tuple[int, str]]:
+        """Return the count and the digest of each queue, as pyiceberg reads the table."""
+        reader, name = HERE / "lake_reader.py", TABLE.partition(".")[2]
+        ran = self.run(reader, self.warehouse, name, "digests", timeout_s=timeout_s)
+        assert ran.status == 0, ran.errors
+        lines = map(json.loads, ran.output.splitlines())
+        return {(line["topic"], line["queueId"]): (line["messages"], line["sha256"]) for line in lines}
 
 
 def executors(group: int) -> list[int]:

@@ -35,12 +35,12 @@ ROUND = 64
 TIMEOUT_S = 7200
 
 
-def write(root: Path) -> None:
+def write(root: Path, messages: int) -> None:
     random = Random(1)
     with scratch_store(root, Durability.ASYNC) as store:
         store.topics.create(Topic(TOPIC, TopicType.NORMAL, QUEUES, QUEUES, READ_WRITE, {}))
-        for begin in range(0, MESSAGES, ROUND):
-            store.messages.append(make_messages(random, min(ROUND, MESSAGES - begin), body_sizes=range(44, 45)))
+        for begin in range(0, messages, ROUND):
+            store.messages.append(make_messages(random, min(ROUND, messages - begin), body_sizes=range(44, 45)))
             store.messages.dispatch(store.messages.appended_up_to)
 
 
@@ -66,7 +66,7 @@ def digest(root: Path) -> dict[str, tuple[int, str]]:
 @pytest.mark.timeout(TIMEOUT_S)
 def test_a_large_store_is_rebuilt_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
     root, disk = tmp_path / "store", PosixDisk()
-    write(root)
+    write(root, MESSAGES)
     expected = digest(root)
     assert expected[ENTRIES_FAMILY][0] == MESSAGES
     rebuilt = rebuild(spark, disk, root)

@@ -24,6 +24,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.Pair;
+import org.apache.rocketmq.common.message.MessageConst;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.MessageArrivingListener;
@@ -42,9 +43,10 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * Opens a store directory as a RocketMQ broker does and prints one JSON line per queue and per unit, each unit with the
  * message it points to. The directory is changed by opening: give it a copy.
  *
- * <p>Arguments: the directory; {@code rocksdb} or {@code file}, where the queues are; {@code units} or {@code digests}.
- * With {@code digests} there are lines of queues alone, each with the number of its units, of those that have no
- * readable message, and a SHA-256 over all units and bodies.
+ * <p>Arguments: the directory; {@code rocksdb} or {@code file}, where the queues are; {@code units}, {@code digests} or
+ * {@code contents}. With {@code digests} and {@code contents} there are lines of queues alone, each with the number of
+ * its units, of those that have no readable message, and a SHA-256: over all units and bodies, or over what a copy of
+ * the messages has that does not know where they lay.
  *
  * <p>With {@code keys}, the number of hash slots and that of items of an index file, it prints for each line
  * {@code topic TAB key} of its input where the messages lie that a query for them finds.
@@ -70,7 +72,7 @@ public final class StoreDump {
                 config.setMaxIndexNum(Integer.parseInt(args[4]));
                 query(open(root, config, inRocksDB));
             } else {
-                dump(open(root, config, inRocksDB), inRocksDB, args[2].equals("digests"));
+                dump(open(root, config, inRocksDB), inRocksDB, args[2]);
             }
             status = 0;
         } catch (Throwable error) {
@@ -122,14 +124,14 @@ public final class StoreDump {
         }
     }
 
-    private static void dump(DefaultMessageStore store, boolean inRocksDB, boolean digests) throws Exception {
+    private static void dump(DefaultMessageStore store, boolean inRocksDB, String what) throws Exception {
         long units = 0;
         List<ConsumeQueueInterface> queues = inRocksDB
             ? queues((RocksDBConsumeQueueStore) store.getQueueStore())
             : ((ConsumeQueueStore) store.getQueueStore()).getConsumeQueueTable().values().stream()
                 .flatMap(numbers -> numbers.values().stream()).toList();
         for (ConsumeQueueInterface queue : queues) {
-            units += digests ? digest(store, queue) : dump(store, queue);
+            units += what.equals("units") ? dump(store, queue) : digest(store, queue, what.equals("contents"));
         }
         print("end", Map.of("queues", queues.size(), "units", units));
     }
@@ -198,8 +200,12 @@ public final class StoreDump {
         return units;
     }
 
-    /** Per unit: queue offset, physical offset, tag code as 8 bytes each, size as 4, body; all of them in order. */
-    private static long digest(DefaultMessageStore store, ConsumeQueueInterface queue) throws Exception {
+    /**
+     * Per unit: queue offset, physical offset, tag code as 8 bytes each, size as 4, body; all of them in order. Of
+     * contents: queue offset and store time as 8 bytes each, the message id, body.
+     */
+    private static long digest(DefaultMessageStore store, ConsumeQueueInterface queue, boolean contents)
+        throws Exception {
         long minimum = queue.getMinOffsetInQueue();
         long maximum = queue.getMaxOffsetInQueue();
         MessageDigest digest = MessageDigest.getInstance("SHA-256");
@@ -214,8 +220,15 @@ public final class StoreDump {
                 continue;
             }
             numbers.clear();
-            numbers.putLong(unit.getQueueOffset()).putLong(unit.getPos()).putLong(unit.getTagsCode());
-            digest.update(numbers.putInt(unit.getSize()).array());
+            if (contents) {
+                numbers.putLong(unit.getQueueOffset()).putLong(message.getStoreTimestamp());
+                digest.update(numbers.array(), 0, numbers.position());
+                String id = message.getProperty(MessageConst.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX);
+                digest.update((id == null ? message.getMsgId() : id).getBytes(StandardCharsets.UTF_8));
+            } else {
+                numbers.putLong(unit.getQueueOffset()).putLong(unit.getPos()).putLong(unit.getTagsCode());
+                digest.update(numbers.putInt(unit.getSize()).array());
+            }
             digest.update(message.getBody());
             units++;
         }
