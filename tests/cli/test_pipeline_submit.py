@@ -41,4 +41,4 @@ def test_every_job_can_be_submitted() -> None:
     assert done.returncode == 0, done.stderr
     for command in COMMANDS.registered_commands:
         assert command.callback is not None
-        assert f" {command.callback.__name__} " in done.stdout
+        assert f" {command.callback.__name__.replace('_', '-')} " in done.stdout
