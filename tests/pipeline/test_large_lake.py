@@ -49,7 +49,7 @@ def test_a_large_history_and_its_live_broker(java: None, start_broker: StartBrok
             # killed anywhere in a batch: while tasks write, or while the driver commits
             with lake.following(history, "--batch-mib", BATCH_MIB, master="local[2]") as process:
                 lines_of(process, 1)
-                time.sleep(random.uniform(0, 10))
+                time.sleep(random.uniform(0, 3))
         rest = lake.lake(history, "--batch-mib", BATCH_MIB, timeout_s=TIMEOUT_S / 4).fields["messages"]
         assert 0 < rest < MESSAGES
         for _ in range(KILLS):
