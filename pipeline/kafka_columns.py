@@ -6,9 +6,12 @@ with `LogAppendTime`: offsets and store times come from one clock and grow toget
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, TypedDict
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -66,3 +69,13 @@ def headers_of(tag: str | None, unique_key: str | None, properties: Mapping[str,
 def is_of_user(name: str) -> bool:
     """Return whether a property was set by the sender, and not by a client library or a broker."""
     return name not in RESERVED_PROPERTIES and not name.startswith(RESERVED_PREFIX)
+
+
+def of_senders(maps: pa.MapArray, *, without: Sequence[str] = ()) -> pa.MapArray:
+    """Return maps of properties with those alone for which `is_of_user` is true, and that are not left out by name."""
+    names = maps.keys
+    left_out = pa.array(sorted({*RESERVED_PROPERTIES, *without}), pa.string())
+    kept = pc.invert(pc.or_(pc.is_in(names, value_set=left_out), pc.starts_with(names, RESERVED_PREFIX)))
+    counts = np.concatenate([[0], np.cumsum(kept.to_numpy(zero_copy_only=False))]).astype(np.int32)
+    offsets = pa.array(counts[maps.offsets.to_numpy()])
+    return pa.MapArray.from_arrays(offsets, names.filter(kept), maps.items.filter(kept))

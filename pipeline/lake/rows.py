@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from quarry_mq.pipeline.export.body import PROBLEM, plain_bodies
-from quarry_mq.pipeline.kafka_columns import is_of_user
+from quarry_mq.pipeline.kafka_columns import of_senders
 from quarry_mq.pipeline.source.table import chosen
 from quarry_mq.pipeline.source.times import arrow_schema
 from quarry_mq.pipeline.stream.columns import IDENTITY
@@ -131,7 +131,7 @@ def _row_batch(batch: pa.RecordBatch, broker: str) -> pa.RecordBatch:
         "tags": _filled(batch.column("tags")),
         "keys": _filled(_single_spaced(batch.column("keys"))),
         "messageGroup": _filled(pc.map_lookup(properties, pa.scalar(MESSAGE_GROUP), "first")),
-        "properties": _of_senders(properties),
+        "properties": of_senders(properties, without=(COMPRESSED_BY,)),
     } | {name: _times(batch.column(name)) for name in _TIMES}
     arrays = [made.get(name, batch.column(name) if name not in made else None) for name in _ARROW.names]
     return pa.RecordBatch.from_arrays(arrays, schema=_ARROW)
@@ -152,25 +152,6 @@ def _times(times_ms: pa.Array) -> pa.Array:
     return pa.array(clamped * 1000).view(pa.timestamp("us", tz="UTC"))
 
 
-def _of_senders(properties: pa.MapArray) -> pa.MapArray:
-    """Return the maps without the properties of client libraries and brokers."""
-    offsets = properties.offsets.to_numpy()
-    begin, end = int(offsets[0]), int(offsets[-1])
-    names, texts = properties.keys.slice(begin, end - begin), properties.items.slice(begin, end - begin)
-    encoded = names.dictionary_encode()
-    of_user = np.array(
-        [is_of_user(name) and name != COMPRESSED_BY for name in encoded.dictionary.to_pylist()], np.bool_
-    )
-    kept = of_user[encoded.indices.to_numpy()] if len(names) else np.zeros(0, np.bool_)
-    counts = np.concatenate([[0], np.cumsum(kept)]).astype(np.int32)
-    mask = pa.array(kept, pa.bool_())
-    return pa.MapArray.from_arrays(pa.array(counts[offsets - begin]), names.filter(mask), texts.filter(mask))
-
-
-def _is_of_sender(name: str) -> bool:
-    return is_of_user(name) and name != COMPRESSED_BY
-
-
 # -- from a live broker
 
 
@@ -184,7 +165,7 @@ def rows_of_received(received: pa.RecordBatch) -> pa.RecordBatch:
         if encoding != IDENTITY or named[row] is not None:
             bodies[row], problems[row] = _plain(bodies[row] or b"", named[row] or encoding)
     made = {name: received.column(name) for name in _AS_RECEIVED} | {
-        "properties": _of_senders(properties),
+        "properties": of_senders(properties, without=(COMPRESSED_BY,)),
         "body": pa.array(bodies, pa.binary()),
         PROBLEM: pa.array(problems, pa.string()),
     }

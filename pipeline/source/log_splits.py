@@ -199,8 +199,8 @@ def end_of_records(segments: SegmentList, extent: LogExtent, split_bytes: int) -
     if extent.begin == extent.end:
         return extent.begin
     base = segments.base_of(PhysicalOffset(extent.end - 1))
-    splits = [each.located(segments) for each in _splits_of(segments, base, extent, split_bytes)]
-    last = next(each for each in reversed(splits) if each.begin < each.end)
+    splits = reversed(list(_splits_of(segments, base, extent, split_bytes)))
+    last = next(each for each in (split.located(segments) for split in splits) if each.begin < each.end)
     end = last.begin
     for found in read_split(segments, last, check_crc=False):
         end = found.end

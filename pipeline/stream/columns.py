@@ -12,7 +12,15 @@ import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType, StructType
 
 from quarry_mq.client.requests import body_of
-from quarry_mq.pipeline.kafka_columns import HEADERS, KAFKA, KAFKA_TYPES, LOG_APPEND_TIME, Header, headers_of
+from quarry_mq.pipeline.kafka_columns import (
+    HEADERS,
+    KAFKA,
+    KAFKA_TYPES,
+    LOG_APPEND_TIME,
+    Header,
+    headers_of,
+    of_senders,
+)
 from quarry_mq.pipeline.source.kafka import KafkaRows
 from quarry_mq.pipeline.source.message_columns import MessageRows
 from quarry_mq.pipeline.source.options import InvalidOption
@@ -24,8 +32,6 @@ from quarry_mq.protocol.messages.bodies import compression_name, plain_body
 from quarry_mq.protocol.messages.property_names import (
     BORN_TIMESTAMP,
     MESSAGE_GROUP,
-    RESERVED_PREFIX,
-    RESERVED_PROPERTIES,
     UNIQUE_KEY,
 )
 from quarry_mq.protocol.messages.system_flag import COMPRESSED, COMPRESSION_MASK, INNER_BATCH
@@ -34,7 +40,6 @@ from quarry_mq.protocol.times import to_ms
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.scan import RecordBatch
 
-_RESERVED: Final = pa.array(sorted(RESERVED_PROPERTIES), pa.string())
 IDENTITY: Final = definition.Encoding.Name(definition.IDENTITY)
 """Value of `bodyEncoding` for a body that is as its sender has made it."""
 _GZIP: Final = definition.Encoding.Name(definition.GZIP)
@@ -172,7 +177,7 @@ class RecordRows:
                 ids = self._rows.property_texts(UNIQUE_KEY)
                 return pc.coalesce(ids, self._rows.offset_ids()) if ids.null_count else ids
             case "properties":
-                return _of_senders(self._rows.array("properties"))
+                return of_senders(self._rows.array("properties"))
         return self._bodies[1 if name == "body" else 0]
 
     @cached_property
@@ -195,15 +200,6 @@ class RecordRows:
             else:
                 found[row] = plain
         return pa.array(encodings, pa.string()), pa.array(found, pa.binary())
-
-
-def _of_senders(maps: pa.MapArray) -> pa.MapArray:
-    """Return the properties that senders have set."""
-    names = maps.keys
-    kept = pc.invert(pc.or_(pc.is_in(names, value_set=_RESERVED), pc.starts_with(names, RESERVED_PREFIX)))
-    counts = np.concatenate([[0], np.cumsum(kept.to_numpy(zero_copy_only=False))]).astype(np.int32)
-    offsets = pa.array(counts[maps.offsets.to_numpy()])
-    return pa.MapArray.from_arrays(offsets, names.filter(kept), maps.items.filter(kept))
 
 
 def batch_of_records(records: RecordBatch, broker: str, schema: StructType, *, is_kafka: bool) -> pa.RecordBatch:

@@ -19,7 +19,7 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as defini
 from tests import golden
 from tests.compat.rocketmq_store import open_in_rocketmq
 from tests.conftest import GoldenStore
-from tests.e2e.broker import quarry
+from tests.e2e.broker import Broker, quarry
 from tests.e2e.conftest import StartBroker
 from tests.pipeline.lake_environment import Iceberg, executors, iceberg
 
@@ -153,6 +153,26 @@ def lines_of(process: subprocess.Popen[str], count: int) -> None:
         assert "messages appended" in line, line
 
 
+def restored_backup(broker: Broker, folder: Path) -> Path:
+    """Return the store that a backup of a running broker becomes."""
+    made = quarry("backup", str(folder / "backups"), "--admin", broker.admin, "--json")
+    assert made.returncode == 0, made.stderr
+    restored = folder / "restored"
+    assert quarry("restore", str(folder / "backups"), str(restored)).returncode == 0
+    shutil.rmtree(folder / "backups")
+    return restored
+
+
+def follow_and_kill(lake: Iceberg, broker: Broker, times: int) -> None:
+    """Follow the broker with jobs on two executors: one is killed, later the driver with all the rest."""
+    for _ in range(times):
+        with lake.following(broker.endpoint, "--admin", broker.admin, master="local-cluster[2,1,1024]") as process:
+            lines_of(process, 1)
+            victim, *_ = executors(process.pid)
+            os.kill(victim, signal.SIGKILL)
+            lines_of(process, 2)
+
+
 def test_a_live_broker_continues_where_its_backup_ended(
     lake: Iceberg, start_broker: StartBroker, tmp_path: Path
 ) -> None:
@@ -160,25 +180,16 @@ def test_a_live_broker_continues_where_its_backup_ended(
     client = Connection(endpoint=broker.endpoint).client()
     for begin in range(0, MESSAGES, 500):
         send(client, begin, 500)
-    made = quarry("backup", str(tmp_path / "backups"), "--admin", broker.admin, "--json")
-    assert made.returncode == 0, made.stderr
+    restored = restored_backup(broker, tmp_path)
     stop = threading.Event()
     sender = threading.Thread(target=keep_sending, args=(client, stop))
     sender.start()
     try:
-        restored = tmp_path / "restored"
-        assert quarry("restore", str(tmp_path / "backups"), str(restored)).returncode == 0
         with lake.following(restored, "--batch-mib", 1, master="local[2]") as process:
             lines_of(process, 1)
         backfilled = lake.lake(restored, "--batch-mib", 1).fields["messages"]
         assert 0 < backfilled < MESSAGES
-        for _ in range(KILLS):
-            # a job on two executors: one is killed, later the driver with all the rest
-            with lake.following(broker.endpoint, "--admin", broker.admin, master="local-cluster[2,1,1024]") as process:
-                lines_of(process, 1)
-                victim, *_ = executors(process.pid)
-                os.kill(victim, signal.SIGKILL)
-                lines_of(process, 2)
+        follow_and_kill(lake, broker, KILLS)
     finally:
         stop.set()
         sender.join()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import signal
 import threading
 import time
 from pathlib import Path
@@ -16,10 +14,9 @@ from bench.scratch_store import TOPIC
 from quarry_mq.pipeline.stream.options import Connection
 from quarry_mq.protocol.names import is_system_topic
 from tests.compat.rocketmq_store import QueuesIn, digests_of_rocketmq
-from tests.e2e.broker import quarry
 from tests.e2e.conftest import StartBroker
-from tests.pipeline.lake_environment import executors, iceberg
-from tests.pipeline.test_lake import keep_sending, lines_of
+from tests.pipeline.lake_environment import iceberg
+from tests.pipeline.test_lake import follow_and_kill, keep_sending, lines_of, restored_backup
 from tests.pipeline.test_large_store import write
 
 MESSAGES = int(os.environ.get("QUARRY_LARGE_LAKE_MESSAGES", "20000000"))
@@ -35,11 +32,7 @@ def test_a_large_history_and_its_live_broker(java: None, start_broker: StartBrok
     random = Random(47)
     write(tmp_path / "store", MESSAGES)
     broker = start_broker(store=tmp_path / "store")
-    made = quarry("backup", str(tmp_path / "backups"), "--admin", broker.admin, "--json")
-    assert made.returncode == 0, made.stderr
-    history = tmp_path / "history"
-    assert quarry("restore", str(tmp_path / "backups"), str(history)).returncode == 0
-    shutil.rmtree(tmp_path / "backups")
+    history = restored_backup(broker, tmp_path)
     client = Connection(endpoint=broker.endpoint).client()
     stop = threading.Event()
     sender = threading.Thread(target=keep_sending, args=(client, stop))
@@ -52,12 +45,7 @@ def test_a_large_history_and_its_live_broker(java: None, start_broker: StartBrok
                 time.sleep(random.uniform(0, 3))
         rest = lake.lake(history, "--batch-mib", BATCH_MIB, timeout_s=TIMEOUT_S / 4).fields["messages"]
         assert 0 < rest < MESSAGES
-        for _ in range(KILLS):
-            with lake.following(broker.endpoint, "--admin", broker.admin, master="local-cluster[2,1,1024]") as process:
-                lines_of(process, 1)
-                victim, *_ = executors(process.pid)
-                os.kill(victim, signal.SIGKILL)
-                lines_of(process, 2)
+        follow_and_kill(lake, broker, KILLS)
     finally:
         stop.set()
         sender.join()

@@ -82,7 +82,7 @@ class QueryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def QueryIds(self, request, context):
-        """Which of the ids messages of a topic have, for senders that repeat sends. What this broker has accepted before the
+        """Returns which of these ids messages of a topic have, for senders that repeat sends. What this broker accepted before the
         call is found, also if it is not visible yet. UNAVAILABLE: the index has to catch up, or a file of it cannot be read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
