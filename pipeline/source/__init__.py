@@ -13,6 +13,7 @@ from quarry_mq.pipeline.kafka_columns import KAFKA
 from quarry_mq.pipeline.source.derived import EntryReader, IndexReader, PositionReader, QueueReader
 from quarry_mq.pipeline.source.kafka import KafkaReader, kafka_schema
 from quarry_mq.pipeline.source.messages import MessageReader, message_schema
+from quarry_mq.pipeline.source.object_store import CopiedTableReader
 from quarry_mq.pipeline.source.options import InvalidOption, ReadOptions, Table
 from quarry_mq.pipeline.source.table import TableReader, chosen, types_of
 
@@ -38,11 +39,12 @@ def schema_of(options: ReadOptions) -> StructType:
     return chosen(types, options.columns or types)
 
 
-def reader_of(options: ReadOptions, schema: StructType) -> TableReader:
+def reader_of(options: ReadOptions, schema: StructType) -> TableReader | CopiedTableReader:
     """Return the reader of the table. Raises InvalidOption for a schema that does not fit the table."""
-    if options.table is Table.MESSAGES and options.columns == (KAFKA,):
-        return KafkaReader(options, schema)
-    return _READERS[options.table](options, schema)
+    if options.table is Table.MESSAGES:
+        return KafkaReader(options, schema) if options.columns == (KAFKA,) else MessageReader(options, schema)
+    reader = _READERS[options.table](options, schema)
+    return reader if options.url is None else CopiedTableReader(reader)
 
 
 def stream_of(options: ReadOptions, schema: StructType) -> StoreStreamReader:

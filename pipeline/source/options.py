@@ -88,11 +88,6 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         raise InvalidOption("option 'path': the directory of a store is needed, or the option 'endpoints' of a broker")
     table = _one_of(Table, "table", given.get("table", Table.MESSAGES.value))
     is_elsewhere = "://" in path
-    if is_elsewhere and table is not Table.MESSAGES:
-        raise InvalidOption(
-            f"option 'table': of a store in an object store only {Table.MESSAGES.value!r} can be read, because "
-            f"{table.value!r} needs the whole store on a disk: copy the store to a disk first"
-        )
     if storage and not is_elsewhere:
         raise InvalidOption(f"option {min(storage)!r}: {path!r} is no object store")
     columns, bytes_max = given.get("columns"), given.get("maxbytespertrigger")

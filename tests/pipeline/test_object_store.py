@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual
 
 from quarry_mq.pipeline.source.options import InvalidOption
-from quarry_mq.store.errors import Invalid, StoreDamaged
+from quarry_mq.store.errors import Invalid, NotAStore, StoreDamaged
 from quarry_mq.store.index.tiered.object_store.cloud import CloudObjects
 from quarry_mq.store.index.tiered.object_store.protocol import ObjectStoreError
 from quarry_mq.store.layout.paths import StorePaths
 from tests.conftest import GoldenStore
+from tests.golden.quarry_stores import unpack
 from tests.object_store.server import S3Server, options
 from tests.pipeline.tables import plain, reader, rows_of, table
 
@@ -61,6 +63,33 @@ def test_a_filter_brings_only_segments_that_may_hold_what_is_asked_for(uploaded:
     assert len(made.partitions()) < whole
 
 
+@pytest.mark.parametrize("kind", ["rocks-clean", pytest.param("file-clean", marks=pytest.mark.slow), "quarry"])
+def test_other_tables_are_those_of_the_store_on_this_machine(
+    s3_server: S3Server, golden_store: GoldenStore, tmp_path: Path, kind: str
+) -> None:
+    if kind == "quarry":
+        unpack("quarry-7-checksums", tmp_path)
+    root = tmp_path / "store" if kind == "quarry" else golden_store(kind) / "store"
+    uploaded = Uploaded(s3_server, root)
+    for wanted in ("units", "queues", "positions", "index"):
+        expected = table(root, table=wanted)
+        assert expected, wanted
+        assert uploaded.rows(table=wanted) == expected
+
+
+def test_a_filter_of_another_table_is_applied(uploaded: Uploaded) -> None:
+    expected = table(uploaded.root, EqualTo(("queueId",), 0), table="queues")
+    assert 0 < len(expected) < len(table(uploaded.root, table="queues"))
+    assert uploaded.rows(EqualTo(("queueId",), 0), table="queues") == expected
+
+
+def test_an_error_of_another_table_names_the_object(s3_server: S3Server, golden_copy: GoldenStore) -> None:
+    root = golden_copy("file-clean") / "store"
+    shutil.rmtree(StorePaths(root).consume_queue)
+    with pytest.raises(NotAStore, match=r"/backups/store/.*: "):
+        Uploaded(s3_server, root).rows(table="units", source="rocksdb")
+
+
 @pytest.mark.slow
 def test_spark_reads_it(spark: SparkSession, uploaded: Uploaded) -> None:
     frame = spark.read.format("quarry").options(columns="topic,phyOffset", **uploaded.storage).load(uploaded.url)
@@ -96,7 +125,6 @@ def test_nothing_stays_on_this_machine(uploaded: Uploaded, tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({"table": "units"}, "option 'table': of a store in an object store only 'messages' can be read"),
         ({"storage.region": "nowhere", "path": "/here"}, "option 'storage.region': '/here' is no object store"),
     ],
 )
