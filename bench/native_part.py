@@ -29,16 +29,14 @@ from quarry_mq.server.front.h2.call import Client
 from quarry_mq.server.front.h2.connection import Connection
 from quarry_mq.server.front.h2.switchboard import Switchboard
 from quarry_mq.server.front.resources import FrontResources
+from quarry_mq.server.rpc.plain import PlainSendReader, PythonCalls, make_send_reader
 from quarry_mq.server.rpc.receives import message_items
-from quarry_mq.server.rpc.sends import make_reader
-from quarry_mq.server.wire.messages import host_from_text, to_message
+from quarry_mq.server.wire.messages import host_from_text
 from quarry_mq.server.wire.parsing import SHORT_MAX
-from quarry_mq.server.wire.status import fill_ok
-from quarry_mq.server.wire.validate import check_ack, check_send
 from quarry_mq.store.commitlog.writer import encode_batch, native_batch_encoder
 from quarry_mq.store.message import EncodedMessage, Host, PhysicalOffset, QueueOffset
 from quarry_mq.store.native import NATIVE, WHY_NOT, Native
-from quarry_mq.store.record import StoredMessage, decode_record, encode_properties, tags_code
+from quarry_mq.store.record import StoredMessage, decode_record
 
 QUESTION: Final = "What does the native part save, piece by piece?"
 PEER: Final = "the same in Python"
@@ -98,22 +96,18 @@ def _case(name: str, ours: Work, theirs: Work, sizes: Sizes) -> Case:
 
 
 def _reading(native: Native, sent: list[bytes]) -> tuple[Work, Work]:
-    reader = make_reader(native, DEFAULT_LIMITS)
+    reader = make_send_reader(native, DEFAULT_LIMITS)
 
-    def in_python(body: bytes) -> bytes:
-        topic, [checked] = check_send(service.SendMessageRequest.FromString(body), DEFAULT_LIMITS, NOW_MS)
-        message = to_message(checked, topic=topic, queue_number=0, peer=PEER_ADDRESS, store_host=HOST, now_ms=NOW_MS)
-        tags_code(topic, message.properties, NOW_MS)
-        return encode_properties(message.properties)
+    in_python = PlainSendReader(DEFAULT_LIMITS)
 
     return (
         lambda: [reader.read(body, PEER_ADDRESS, NOW_MS) for body in sent],
-        lambda: [in_python(body) for body in sent],
+        lambda: [in_python.read(body, PEER_ADDRESS, NOW_MS) for body in sent],
     )
 
 
 def _encoded(native: Native, sent: list[bytes]) -> list[EncodedMessage]:
-    reader = make_reader(native, DEFAULT_LIMITS)
+    reader = make_send_reader(native, DEFAULT_LIMITS)
     messages: list[EncodedMessage] = []
     for body in sent:
         plain = reader.read(body, PEER_ADDRESS, NOW_MS)
@@ -178,31 +172,24 @@ def _acknowledging(native: Native) -> tuple[Work, Work]:
         for number, handle in enumerate(handles)
     ]
 
-    def in_python(body: bytes) -> None:
-        request = service.AckMessageRequest.FromString(body)
-        terms = check_ack(request)
-        for entry in request.entries:
-            ReceiptHandle.decode(entry.receipt_handle, terms.group, terms.topic, key)
+    in_python = PythonCalls()
 
     def rounds_of(read: Callable[[bytes], object]) -> Work:
         return lambda: [read(body) for body in requests_]
 
-    return rounds_of(lambda body: native.read_ack(body, SHORT_MAX, key.raw)), rounds_of(in_python)
+    return (
+        rounds_of(lambda body: native.read_ack(body, SHORT_MAX, key.raw)),
+        rounds_of(lambda body: in_python.read_ack(body, SHORT_MAX, key.raw)),
+    )
 
 
 def _answering(native: Native) -> tuple[Work, Work]:
     ids = [f"01{number:032X}" for number in range(ROUND)]
 
-    def in_python(message_id: str) -> bytes:
-        response = service.SendMessageResponse()
-        fill_ok(response.status)
-        entry = response.entries.add(message_id=message_id, offset=1_000_000)
-        fill_ok(entry.status)
-        return response.SerializeToString()
-
+    in_python = PythonCalls()
     return (
         lambda: [native.send_answer([message_id], 1_000_000) for message_id in ids],
-        lambda: [in_python(message_id) for message_id in ids],
+        lambda: [in_python.send_answer([message_id], 1_000_000) for message_id in ids],
     )
 
 

@@ -29,6 +29,7 @@ from quarry_mq.server.metadata import ANYBODY
 from quarry_mq.server.observability.error_reporter import ErrorReporter
 from quarry_mq.server.observability.tracing import TRACEPARENT
 from quarry_mq.server.rpc.access import Needs, needs_of
+from quarry_mq.server.rpc.plain import PlainCalls, PythonCalls
 from quarry_mq.server.security.authorization import Need
 from quarry_mq.server.security.credentials import Identity
 from quarry_mq.server.security.gate import Gate
@@ -215,6 +216,8 @@ class Edge:
         self.limits_met: Final = LimitsMet() if limits_met is None else limits_met
         self._rates = rates
         self.native: Final = native
+        self.plain: Final[PlainCalls] = PythonCalls() if native is None else native
+        """Reads and answers plain calls."""
         self.gate = gate
         self.user = ANYBODY
         """The user whose call is being served; valid only while it is, on the one thread there is."""

@@ -407,14 +407,10 @@ class Messaging:
         )
         grouped = None if cluster is None else cluster.sends
         self.sending = SendService(self._edge, self._directory, sends, limits, grouped)
-        self._fast: FastSends | None = None
-        native = self._edge.native
-        if native is not None:
+        if (native := self._edge.native) is not None:
             components.store.messages.use(native)
             components.store.queues.use(native)
-            self._fast = FastSends(
-                native, self._edge, ordinary=self.sending, directory=self._directory, sends=sends, limits=limits
-            )
+        self._fast = FastSends(self._edge, ordinary=self.sending, directory=self._directory, sends=sends, limits=limits)
         # for operators, whom the admin port has authenticated
         edge = Edge(clients, self._edge.error_reporter, limits_met=self._edge.limits_met)
         self._operators_sending = SendService(edge, self._directory, sends, limits, grouped)
@@ -470,8 +466,7 @@ class Messaging:
         limits = settings.for_wire()
         for each in configured:
             each.configure(limits)
-        if self._fast is not None:
-            self._fast.configure(limits)
+        self._fast.configure(limits)
 
     @property
     def operators_send(self) -> MessageHandler:
@@ -488,7 +483,7 @@ class Messaging:
         edge, directory, its = self._edge, self._directory, self.components
         members = None if its.cluster is None else its.cluster.members
         methods = messaging_methods(
-            {"SendMessage": (self._fast or self.sending).method()},
+            {"SendMessage": self._fast.method()},
             self._messages.methods(),
             self.telemetry.methods(),
             RouteService(edge, edge.clients, directory, its.sends.identity, members).methods(),

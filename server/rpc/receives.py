@@ -1,8 +1,9 @@
 """Serves the calls of consumers for receives, acknowledgements, invisible durations and dead letters.
 
-Plain acknowledgements take a fast path (`FastAcks`): those of a loop iteration are served together, in native code
-where possible. A plain request has one entry, with a handle of this broker whose delivery is beyond doubt. Any other
-request takes the slow path (`MessageService`), which alone refuses; so the fast path is not needed for a right answer.
+Plain acknowledgements take a fast path (`FastAcks`): those of a loop iteration are served together, and native code
+reads and answers them where it is installed. A plain request has one entry, with a handle of this broker whose delivery
+is beyond doubt. Any other request takes the slow path (`MessageService`), which alone refuses; so the fast path is not
+needed for a right answer.
 """
 
 from __future__ import annotations
@@ -69,7 +70,6 @@ class FastAcks:
 
     def __init__(
         self,
-        native: Native,
         edge: Edge,
         *,
         ordinary: RequestHandler,
@@ -77,7 +77,6 @@ class FastAcks:
         metrics: ServerMetrics,
     ) -> None:
         """`ordinary` serves every request that is not plain."""
-        self._native = native
         self._edge = edge
         self._ordinary = ordinary
         self._delivery = delivery
@@ -115,7 +114,7 @@ class FastAcks:
         edge = self._edge
         identity = edge.identify(call)
         client_id = edge.caller(call, identity)
-        plain = self._native.read_ack(body, SHORT_MAX, self._delivery.handle_key.raw)
+        plain = edge.plain.read_ack(body, SHORT_MAX, self._delivery.handle_key.raw)
         if plain is None:
             self._ordinary(call, identity, client_id, body)
             return
@@ -148,7 +147,7 @@ class FastAcks:
             for ack in acks:
                 self._edge.refuse_unary(ack.call, service.AckMessageResponse, failure)
             return
-        answer = self._native.ack_answer
+        answer = self._edge.plain.ack_answer
         self._metrics.acknowledged(len(acks))
         for ack in acks:
             ack.call.reply(answer(ack.message_id, ack.receipt_handle))
@@ -209,15 +208,12 @@ class MessageService:
         self._clock = clock
         self._metrics = metrics
         self._items = message_items(edge.native)
-        self._fast_acks: FastAcks | None = None
-        if edge.native is not None:
-            self._fast_acks = FastAcks(
-                edge.native,
-                edge,
-                ordinary=edge.unary_admitted(service.AckMessageRequest, service.AckMessageResponse, self._acknowledge),
-                delivery=delivery,
-                metrics=metrics,
-            )
+        self._fast_acks = FastAcks(
+            edge,
+            ordinary=edge.unary_admitted(service.AckMessageRequest, service.AckMessageResponse, self._acknowledge),
+            delivery=delivery,
+            metrics=metrics,
+        )
 
     def configure(self, limits: WireLimits) -> None:
         self._limits = limits
@@ -225,13 +221,11 @@ class MessageService:
     def methods(self) -> dict[str, Method]:
         unary, stream = self._edge.unary, self._edge.server_stream
         acknowledge = unary(service.AckMessageRequest, service.AckMessageResponse, self._acknowledge)
-        if self._fast_acks is not None:
-            acknowledge = replace(acknowledge, handler=self._fast_acks.take)
         return {
             "ReceiveMessage": stream(
                 service.ReceiveMessageRequest, service.ReceiveMessageResponse, self._receive, self._last_item
             ),
-            "AckMessage": acknowledge,
+            "AckMessage": replace(acknowledge, handler=self._fast_acks.take),
             "ForwardMessageToDeadLetterQueue": unary(
                 service.ForwardMessageToDeadLetterQueueRequest,
                 service.ForwardMessageToDeadLetterQueueResponse,

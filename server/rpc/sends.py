@@ -1,9 +1,9 @@
 """SendMessage: checks a send, chooses its queue, stores it and answers.
 
-Plain sends take a fast path (`FastSends`): those of a loop iteration are stored together, with the work per message in
-native code. A plain request has NORMAL messages of one topic within all limits. Any other request takes the slow path
-(`SendService`), which alone refuses messages; so the fast path is not needed for a right answer, and a broker without
-the native extension works the same.
+Plain sends take a fast path (`FastSends`): those of a loop iteration are stored together, and native code reads and
+answers them where it is installed. A plain request has NORMAL messages of one topic within all limits. Any other
+request takes the slow path (`SendService`), which alone refuses messages; so the fast path is not needed for a right
+answer.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from quarry_mq.protocol.clock import Clock
-from quarry_mq.protocol.limits import BORN_HOST_SIZE_MAX, ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, NAME_SIZE_MAX, WireLimits
-from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES, RESERVED_PREFIX, RESERVED_PROPERTIES
+from quarry_mq.protocol.limits import WireLimits
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.times import to_ms
@@ -37,17 +36,17 @@ from quarry_mq.server.rpc.context import (
     RequestHandler,
     WaitingSizes,
 )
+from quarry_mq.server.rpc.plain import make_send_reader
 from quarry_mq.server.security.credentials import Identity
 from quarry_mq.server.settings.sections import LimitsSection
 from quarry_mq.server.wire.message_types import ACCEPTED_TYPES, TYPE_WORDS, check_types
 from quarry_mq.server.wire.messages import host_from_text, to_message
 from quarry_mq.server.wire.parsing import UNCOUNTED_SIZE, parsed, require_few_fields
 from quarry_mq.server.wire.status import Refused, fill_ok
-from quarry_mq.server.wire.validate import MARKS, CheckedMessage, CheckedSend, check_send, check_topic
+from quarry_mq.server.wire.validate import CheckedMessage, CheckedSend, check_send, check_topic
 from quarry_mq.store.errors import Forbidden, TopicNotFound
 from quarry_mq.store.message import Appended, EncodedMessage, Host, Message
 from quarry_mq.store.metadata import Permission, Topic, TopicType
-from quarry_mq.store.native import Native, SendReader
 
 
 class _Accepted(NamedTuple):
@@ -343,23 +342,7 @@ def _waiting_sizes(limits: LimitsSection) -> dict[str, int]:
     return {"total_max": limits.waiting_sends_size, "client_max": limits.waiting_sends_per_client}
 
 
-_UNUSUAL_NAMES: Final = RESERVED_PROPERTIES | {LIGHT_QUEUES, *MARKS}
 _NORMAL_WORD: Final = TYPE_WORDS[definition.NORMAL]
-
-
-def make_reader(native: Native, limits: WireLimits) -> SendReader:
-    return native.SendReader(
-        messages_max=ENTRIES_MAX,
-        body_size_max=limits.body_size_max,
-        properties_max=limits.user_properties_max,
-        properties_size_max=limits.user_properties_size_max,
-        keys_max=ENTRIES_MAX,
-        topic_size_max=NAME_SIZE_MAX,
-        message_id_size_max=MESSAGE_ID_SIZE_MAX,
-        born_host_size_max=BORN_HOST_SIZE_MAX,
-        unusual_names=_UNUSUAL_NAMES,
-        unusual_prefix=RESERVED_PREFIX,
-    )
 
 
 class _FastSend(NamedTuple):
@@ -392,7 +375,6 @@ class FastSends:
 
     def __init__(
         self,
-        native: Native,
         edge: Edge,
         *,
         ordinary: SendService,
@@ -401,7 +383,6 @@ class FastSends:
         limits: WireLimits,
     ) -> None:
         """`ordinary` serves every request that is not plain."""
-        self._native = native
         self._edge = edge
         self._method = ordinary.method()
         self._ordinary = ordinary.admitted()
@@ -414,13 +395,13 @@ class FastSends:
         self._waiting_sizes = sends.waiting_sizes
         self._gathered: list[tuple[Call, bytes]] = []
         self._since_s = 0.0
-        self._reader = make_reader(native, limits)
+        self._reader = make_send_reader(edge.native, limits)
 
     def method(self) -> Method:
         return replace(self._method, handler=self.take)
 
     def configure(self, limits: WireLimits) -> None:
-        self._reader = make_reader(self._native, limits)
+        self._reader = make_send_reader(self._edge.native, limits)
 
     def take(self, call: Call, body: bytes) -> None:
         """Serve the call when the loop iteration ends.
@@ -463,7 +444,7 @@ class FastSends:
             self._ordinary(call, identity, client_id, body)
             return
         if len(body) > UNCOUNTED_SIZE:  # the same bound as for requests that Python parses
-            require_few_fields(service.SendMessageRequest, body, native=self._native)
+            require_few_fields(service.SendMessageRequest, body, native=edge.native)
         name, messages = plain
         if identity is not None:
             edge.require(call, identity, [publish(name)])  # before the topic is created
@@ -507,7 +488,7 @@ class FastSends:
             for send in sends:
                 self._ordinary(send.call, send.identity, send.client_id, send.body)
             return
-        answer = self._native.send_answer
+        answer = self._edge.plain.send_answer
         sizes_by_topic: dict[str, list[int]] = {}
         at = 0
         for send in sends:

@@ -1,4 +1,4 @@
-"""The native part reads an acknowledgement as Python does, or leaves it to Python."""
+"""Readers of plain acknowledgements read a request as the slow path does, or leave it to the slow path."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from hypothesis import strategies as st
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.delivery.handles import HandleKey, ReceiptHandle, encode_all
+from quarry_mq.server.rpc.plain import PlainCalls, PythonCalls
 from quarry_mq.server.wire.parsing import SHORT_MAX
 from quarry_mq.server.wire.status import fill_ok
 from quarry_mq.store.message import PhysicalOffset
-from quarry_mq.store.native import NATIVE, Native, PlainAck
+from quarry_mq.store.native import NATIVE, PlainAck
 from tests.handles import HANDLE_KEY
 
 needs_native = pytest.mark.skipif(NATIVE is None, reason="no native part")
+both = pytest.mark.parametrize(
+    "calls", [pytest.param(NATIVE, marks=needs_native, id="native"), pytest.param(PythonCalls(), id="python")]
+)
 
 NAMES = st.sampled_from(["billing", "orders", "", "%RETRY%a_b", "ö", "t" * 127])
 NUMBERS = st.one_of(st.integers(0, 20), st.integers(0, 2**63 - 1))
@@ -41,31 +45,29 @@ def of_python(body: bytes) -> PlainAck:
     return (group, topic, entry.message_id, entry.receipt_handle, *delivery)
 
 
-def agrees(native: Native, body: bytes) -> bool:
-    plain = native.read_ack(body, SHORT_MAX, HANDLE_KEY.raw)
+def agrees(calls: PlainCalls, body: bytes) -> bool:
+    plain = calls.read_ack(body, SHORT_MAX, HANDLE_KEY.raw)
     return plain is None or plain == of_python(body)
 
 
-@needs_native
+@both
 @settings(max_examples=400)
 @given(NAMES, NAMES, TEXTS, HANDLES)
-def test_plain_ones_are_read(group: str, topic: str, message_id: str, handle: ReceiptHandle) -> None:
-    assert NATIVE is not None
+def test_plain_ones_are_read(calls: PlainCalls, group: str, topic: str, message_id: str, handle: ReceiptHandle) -> None:
     body = request(group, topic, (message_id, handle.encode(group, topic, HANDLE_KEY))).SerializeToString()
-    plain = NATIVE.read_ack(body, SHORT_MAX, HANDLE_KEY.raw)
+    plain = calls.read_ack(body, SHORT_MAX, HANDLE_KEY.raw)
     if plain is None:
         assert not (group and topic) or not message_id.isprintable()
     else:
         assert plain == of_python(body)
 
 
-@needs_native
+@both
 @settings(max_examples=800)
 @given(NAMES, NAMES, HANDLES, st.data())
 def test_bytes_that_went_wrong_are_read_as_python_reads_them_or_not_at_all(
-    group: str, topic: str, handle: ReceiptHandle, data: st.DataObject
+    calls: PlainCalls, group: str, topic: str, handle: ReceiptHandle, data: st.DataObject
 ) -> None:
-    assert NATIVE is not None
     body = bytearray(request(group, topic, ("id", handle.encode(group, topic, HANDLE_KEY))).SerializeToString())
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(body) - 1))
@@ -73,20 +75,19 @@ def test_bytes_that_went_wrong_are_read_as_python_reads_them_or_not_at_all(
             body[at] = data.draw(st.integers(0, 255))
         else:
             del body[at]
-    assert agrees(NATIVE, bytes(body))
+    assert agrees(calls, bytes(body))
 
 
 HANDLE = ReceiptHandle(1, 2, 3, 4).encode("billing", "orders", HANDLE_KEY)
 ENTRY = ("id", HANDLE)
 
 
-@needs_native
+@both
 @settings(max_examples=400)
 @given(st.one_of(st.text(max_size=60), st.text("AQ-_+/=.", min_size=50, max_size=54)))
-def test_handles_that_are_none_are_left_to_python(text: str) -> None:
-    assert NATIVE is not None
+def test_handles_that_are_none_are_left_to_python(calls: PlainCalls, text: str) -> None:
     body = request("billing", "orders", ("id", text)).SerializeToString()
-    assert NATIVE.read_ack(body, SHORT_MAX, HANDLE_KEY.raw) is None
+    assert calls.read_ack(body, SHORT_MAX, HANDLE_KEY.raw) is None
 
 
 @pytest.mark.parametrize(
@@ -99,13 +100,7 @@ def test_handles_that_are_none_are_left_to_python(text: str) -> None:
         request("billing", "other", ENTRY),
         request("", "orders", ENTRY),
         request("billing", "orders", ("id", f"{HANDLE}.lite")),
-        request("billing", "orders", ("id", f"{HANDLE[:-2]}\n==")),
         request("billing", "orders", ("id", HANDLE.replace("=", ""))),
-        service.AckMessageRequest(
-            group=definition.Resource(name="billing", resource_namespace="n"),
-            topic=definition.Resource(name="orders"),
-            entries=[service.AckMessageEntry(receipt_handle=HANDLE)],
-        ),
         service.AckMessageRequest(
             group=definition.Resource(name="billing"),
             topic=definition.Resource(name="orders"),
@@ -113,20 +108,37 @@ def test_handles_that_are_none_are_left_to_python(text: str) -> None:
         ),
     ],
 )
-def test_what_is_unusual_is_left_to_python(native: Native, unusual: service.AckMessageRequest) -> None:
+def test_what_is_unusual_is_left_to_python(plain_calls: PlainCalls, unusual: service.AckMessageRequest) -> None:
     plain = request("billing", "orders", ENTRY).SerializeToString()
-    assert native.read_ack(plain, SHORT_MAX, HANDLE_KEY.raw) is not None
-    assert native.read_ack(plain, SHORT_MAX, bytes(32)) is None, "of another store"
-    assert native.read_ack(unusual.SerializeToString(), SHORT_MAX, HANDLE_KEY.raw) is None
+    assert plain_calls.read_ack(plain, SHORT_MAX, HANDLE_KEY.raw) is not None
+    assert plain_calls.read_ack(plain, SHORT_MAX, bytes(32)) is None, "of another store"
+    assert plain_calls.read_ack(unusual.SerializeToString(), SHORT_MAX, HANDLE_KEY.raw) is None
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        request("billing", "orders", ("id", f"{HANDLE[:-2]}\n==")),
+        service.AckMessageRequest(
+            group=definition.Resource(name="billing", resource_namespace="n"),
+            topic=definition.Resource(name="orders"),
+            entries=[service.AckMessageEntry(receipt_handle=HANDLE)],
+        ),
+    ],
+    ids=["a line break in the handle", "a namespace"],
+)
+def test_what_is_odd_is_read_as_the_slow_path_reads_it(plain_calls: PlainCalls, odd: service.AckMessageRequest) -> None:
+    body = odd.SerializeToString()
+    assert plain_calls.read_ack(body, SHORT_MAX, HANDLE_KEY.raw) in (None, of_python(body))
 
 
 @pytest.mark.parametrize("message_id", ["", "0156F7E71C361B21BC024CCDBE00000000", "ä", "x" * 300])
-def test_an_answer_is_what_protobuf_writes(native: Native, message_id: str) -> None:
+def test_an_answer_is_what_protobuf_writes(plain_calls: PlainCalls, message_id: str) -> None:
     entry = service.AckMessageResultEntry(message_id=message_id, receipt_handle=HANDLE)
     expected = service.AckMessageResponse(entries=[entry])
     fill_ok(expected.status)
     fill_ok(expected.entries[0].status)
-    assert native.ack_answer(message_id, HANDLE) == expected.SerializeToString()
+    assert plain_calls.ack_answer(message_id, HANDLE) == expected.SerializeToString()
 
 
 @needs_native

@@ -1,0 +1,240 @@
+"""Plain sends and acknowledgements, read and answered in Python: what the native part does where it is installed.
+
+A plain request is what nearly all clients send nearly always. A reader returns what the store takes in, or None for any
+other request, which then takes the slow path. So a reader checks that a request is plain, and never says what is wrong
+with it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from google.protobuf.message import DecodeError
+
+from quarry_mq.protocol.limits import BORN_HOST_SIZE_MAX, ENTRIES_MAX, MESSAGE_ID_SIZE_MAX, NAME_SIZE_MAX, WireLimits
+from quarry_mq.protocol.messages.property_names import (
+    BORN_HOST,
+    BORN_TIMESTAMP,
+    KEYS,
+    LIGHT_QUEUES,
+    PRODUCER_GROUP,
+    RESERVED_PREFIX,
+    RESERVED_PROPERTIES,
+    TAGS,
+    UNIQUE_KEY,
+)
+from quarry_mq.protocol.messages.system_flag import COMPRESSED
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
+from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.times import TIME_MS_MAX
+from quarry_mq.server.delivery.handles import LITE_TOPIC_BEGIN, HandleKey, ReceiptHandle
+from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.server.wire.status import fill_ok
+from quarry_mq.server.wire.validate import MARKS
+from quarry_mq.store.message import PhysicalOffset
+from quarry_mq.store.native import Native, PlainAck, PlainMessage, PlainSend, SendReader
+from quarry_mq.store.record.properties import java_hash
+
+UNUSUAL_NAMES: Final = RESERVED_PROPERTIES | {LIGHT_QUEUES, *MARKS}
+"""User properties of these names are not plain."""
+
+_NANOS_PER_MS: Final = 1_000_000
+_NANOS_PER_S: Final = 1_000_000_000
+_TEXTS_SIZE: Final = 256
+"""Bytes of system properties up to which none of their texts can be too long."""
+
+
+class PlainCalls(Protocol):
+    """Reads and answers plain calls: the native module, or `PythonCalls`. See `store.native.Native`."""
+
+    def send_answer(self, message_ids: list[str], first_offset: int, /) -> bytes: ...
+
+    def read_ack(self, request: bytes, text_size_max: int, key: bytes, /) -> PlainAck | None: ...
+
+    def ack_answer(self, message_id: str, receipt_handle: str, /) -> bytes: ...
+
+
+class PlainSendReader:
+    """Reads requests to send, as `store.native.SendReader`."""
+
+    def __init__(self, limits: WireLimits) -> None:
+        self._limits = limits
+
+    def read(self, request: bytes, peer: str, now_ms: int) -> PlainSend | None:
+        """Return the messages of a plain request, as `store.native.SendReader.read` does."""
+        try:
+            messages = service.SendMessageRequest.FromString(request).messages
+        except DecodeError:
+            return None
+        if not 0 < len(messages) <= ENTRIES_MAX:
+            return None
+        topic = messages[0].topic.name
+        if not topic or not topic.isprintable() or len(topic.encode()) > NAME_SIZE_MAX:
+            return None
+        plain = []
+        for message in messages:
+            found = self._plain(message, topic, peer, now_ms)
+            if found is None:
+                return None
+            plain.append(found)
+        return topic, plain
+
+    def _plain(self, message: definition.Message, topic: str, peer: str, now_ms: int) -> PlainMessage | None:
+        body, system, resource = message.body, message.system_properties, message.topic
+        message_id = system.message_id
+        # printable: without control characters, and so without the separators of properties
+        if (
+            not 0 < len(body) <= self._limits.body_size_max
+            or resource.name != topic
+            or resource.resource_namespace
+            or not message_id.isprintable()
+            or not message_id.strip()
+            or len(message_id.encode()) > MESSAGE_ID_SIZE_MAX
+            or not _is_normal(system)
+        ):
+            return None
+        labels = self._labels(message, system)
+        born_ms = _born_ms(system, now_ms)
+        born_host = system.born_host or peer
+        if labels is None or born_ms is None or not born_host.isprintable():
+            return None
+        if born_host is not peer and len(born_host.encode()) > BORN_HOST_SIZE_MAX:
+            return None
+        properties = (
+            f"{labels}{UNIQUE_KEY}\x01{message_id}\x02{PRODUCER_GROUP}\x01{topic}\x02"
+            f"{BORN_TIMESTAMP}\x01{born_ms}\x02{BORN_HOST}\x01{born_host}\x02"
+        )
+        tag = system.tag
+        system_flag = COMPRESSED if system.body_encoding == definition.GZIP else 0
+        return message_id, body, properties.encode(), java_hash(tag) if tag else 0, born_ms, system_flag
+
+    def _labels(self, message: definition.Message, system: definition.SystemProperties) -> str | None:
+        """Return the stored form of user properties, tag and keys; None if one of them is not plain."""
+        tag, keys = system.tag, system.keys[:]
+        found = message.user_properties
+        stored, texts = "", tag
+        if found:
+            if len(found) > self._limits.user_properties_max or not UNUSUAL_NAMES.isdisjoint(found):
+                return None
+            for name in found:
+                value = found[name]
+                if not name or name.startswith(RESERVED_PREFIX):
+                    return None
+                texts += name + value
+                stored += f"{name}\x01{value}\x02"
+        if tag:
+            if "|" in tag or tag.isspace():
+                return None
+            stored += f"{TAGS}\x01{tag}\x02"
+        if keys:
+            if len(keys) > ENTRIES_MAX or not all(keys) or any(key.isspace() for key in keys):
+                return None
+            texts += "".join(keys)
+            stored += f"{KEYS}\x01{' '.join(keys)}\x02"
+        size = len(texts) if texts.isascii() else len(texts.encode())
+        return stored if texts.isprintable() and size <= self._limits.user_properties_size_max else None
+
+
+def make_send_reader(native: Native | None, limits: WireLimits) -> SendReader:
+    """Return the native reader of plain sends if there is a native part, or else the one in Python."""
+    if native is None:
+        return PlainSendReader(limits)
+    return native.SendReader(
+        messages_max=ENTRIES_MAX,
+        body_size_max=limits.body_size_max,
+        properties_max=limits.user_properties_max,
+        properties_size_max=limits.user_properties_size_max,
+        keys_max=ENTRIES_MAX,
+        topic_size_max=NAME_SIZE_MAX,
+        message_id_size_max=MESSAGE_ID_SIZE_MAX,
+        born_host_size_max=BORN_HOST_SIZE_MAX,
+        unusual_names=UNUSUAL_NAMES,
+        unusual_prefix=RESERVED_PREFIX,
+    )
+
+
+def _is_normal(system: definition.SystemProperties) -> bool:
+    """Return whether a message is NORMAL and has no field that gives it properties of its own."""
+    return not (
+        system.message_type > definition.NORMAL
+        or system.message_group
+        or system.lite_topic
+        or system.trace_context
+        or system.delivery_attempt
+        or system.HasField("delivery_timestamp")
+        or system.HasField("priority")
+        or (system.ByteSize() > _TEXTS_SIZE and _has_more_texts(system))
+    )
+
+
+def _has_more_texts(system: definition.SystemProperties) -> bool:
+    """Return whether there are texts that are not stored; their sizes are checked elsewhere."""
+    return bool(
+        system.HasField("body_digest")
+        or system.store_host
+        or system.receipt_handle
+        or system.HasField("dead_letter_queue")
+    )
+
+
+def _born_ms(system: definition.SystemProperties, now_ms: int) -> int | None:
+    if not system.HasField("born_timestamp"):
+        return now_ms
+    born = system.born_timestamp
+    seconds, nanos = born.seconds, born.nanos
+    born_ms = seconds * 1000 + nanos // _NANOS_PER_MS
+    return born_ms if seconds >= 0 and 0 <= nanos < _NANOS_PER_S and born_ms <= TIME_MS_MAX else None
+
+
+class PythonCalls:
+    """The class offers `PlainCalls` in Python."""
+
+    def __init__(self) -> None:
+        # answers for one message differ in few fields: those are set anew in an answer that is kept
+        self._sent = service.SendMessageResponse()
+        fill_ok(self._sent.status)
+        self._sent_entry = self._sent.entries.add()
+        fill_ok(self._sent_entry.status)
+        self._done = service.AckMessageResponse()
+        fill_ok(self._done.status)
+        self._done_entry = self._done.entries.add()
+        fill_ok(self._done_entry.status)
+
+    def send_answer(self, message_ids: list[str], first_offset: int) -> bytes:
+        """Return the serialized `SendMessageResponse` of messages that are stored from a queue offset on."""
+        if len(message_ids) == 1:
+            entry = self._sent_entry
+            entry.message_id, entry.offset = message_ids[0], first_offset
+            return self._sent.SerializeToString()
+        response = service.SendMessageResponse()
+        fill_ok(response.status)
+        for offset, message_id in enumerate(message_ids, first_offset):
+            fill_ok(response.entries.add(message_id=message_id, offset=offset).status)
+        return response.SerializeToString()
+
+    def read_ack(self, request: bytes, text_size_max: int, key: bytes) -> PlainAck | None:
+        """Return the delivery that a plain acknowledgement names, as `store.native.Native.read_ack` does."""
+        if len(request) > text_size_max:
+            return None
+        try:
+            parsed = service.AckMessageRequest.FromString(request)
+        except DecodeError:
+            return None
+        entries = parsed.entries
+        if len(entries) != 1:
+            return None
+        entry = entries[0]
+        group, topic, handle = parsed.group.name, parsed.topic.name, entry.receipt_handle
+        if entry.lite_topic or LITE_TOPIC_BEGIN in handle:
+            return None
+        try:
+            delivery = ReceiptHandle.decode(handle, group, topic, HandleKey(key, PhysicalOffset(0)))
+        except InvalidReceiptHandle:
+            return None
+        return group, topic, entry.message_id, handle, *delivery
+
+    def ack_answer(self, message_id: str, receipt_handle: str) -> bytes:
+        """Return the serialized `AckMessageResponse` for one message that is acknowledged."""
+        entry = self._done_entry
+        entry.message_id, entry.receipt_handle = message_id, receipt_handle
+        return self._done.SerializeToString()
