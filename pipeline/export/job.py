@@ -21,7 +21,6 @@ from quarry_mq.pipeline.export.parquet_files import (
     FOLDER_SIZE_MAX,
     TOPIC_FOLDER,
     ParquetFiles,
-    has_few_topics,
 )
 from quarry_mq.pipeline.session import shuffles_for
 from quarry_mq.pipeline.source.log_splits import readable_range
@@ -109,8 +108,8 @@ def export(
 
     def write(log: LogTable) -> _Staged:
         place.clear()
-        if layout == LAYOUT and (files := _own_files(log, place, selection)) is not None:
-            return _written(files, log, selection, begin, end)
+        if layout == LAYOUT and (found := _written(log, place, selection, begin, end)) is not None:
+            return found
         times = TimeForm.MILLIS if layout < LAYOUT else TimeForm.TIMESTAMP
         selected = _selected(log.rows(_columns(selection), times=times), selection, begin, end)
         with shuffles_for(spark, end - begin):
@@ -131,23 +130,20 @@ class _Staged(NamedTuple):
     first: int | None
 
 
-def _own_files(log: LogTable, place: Destination, selection: Selection) -> ParquetFiles | None:
-    """Return how tasks write files themselves; None if rows have to go through Spark.
+def _written(log: LogTable, place: Destination, selection: Selection, begin: int, end: int) -> _Staged | None:
+    """Let tasks write the files themselves; return None if rows have to go through Spark.
 
-    They have to for conditions and formats of Spark, for file systems that only Java knows, and if a task would have
-    files of its own for too many topics.
+    They have to for conditions and formats of Spark, for file systems that only Java knows, and if tasks would have
+    files of their own for too many topics.
     """
     codec = CODECS.get(str(log.spark.conf.get("spark.sql.parquet.compression.codec")))
-    if selection.file_format != "parquet" or selection.where is not None or codec is None:
-        return None
     local = place.local_staging
-    if local is None or not has_few_topics(log, selection.topics):
+    if selection.file_format != "parquet" or selection.where is not None or codec is None or local is None:
         return None
-    return ParquetFiles(local, selection.body, codec)
-
-
-def _written(files: ParquetFiles, log: LogTable, selection: Selection, begin: int, end: int) -> _Staged:
-    found = files.write(log, _columns(selection), selection.filters(begin, end))
+    files = ParquetFiles(local, selection.body, codec)
+    found = files.write(log, _columns(selection), selection.filters(begin, end), selection.topics)
+    if found is None:
+        return None
     return _Staged(
         sorted(each.file for each in found),
         sum(each.messages for each in found),

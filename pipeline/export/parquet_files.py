@@ -40,7 +40,7 @@ TOPIC_FOLDER: Final = "topicFolder"
 FOLDER_SIZE_MAX: Final = 240
 """Bytes that a topic may take in a folder's name, which can have 255."""
 TOPICS_MAX: Final = 64
-"""Topics of a log for which each task has files of its own; with more topics the files would be many and small."""
+"""Topics of a log for which each of several tasks has files of its own; with more, files would be many and small."""
 CODECS: Final = {"snappy": "snappy", "zstd": "zstd", "gzip": "gzip", "lz4_raw": "lz4", "none": "none"}
 """Compressions by the names that Spark and Arrow have for them."""
 
@@ -82,12 +82,24 @@ class ParquetFiles:
     codec: str
     """The compression, by Arrow's name."""
 
-    def write(self, log: LogTable, columns: str, conditions: Sequence[Filter]) -> list[Written]:
-        """Write the messages that meet the conditions. Damage ends the job, unless the log's mode leaves it out."""
+    def write(
+        self, log: LogTable, columns: str, conditions: Sequence[Filter], topics: Sequence[str]
+    ) -> list[Written] | None:
+        """Write the messages that meet the conditions. Damage ends the job, unless the log's mode leaves it out.
+
+        `topics` are those of the conditions; empty: all. Returns None, and writes nothing, if each of several tasks
+        would have files of its own for too many topics.
+        """
         spark, reader = log.spark, log.reader(columns, conditions)
         splits = [split for split in reader.partitions() if isinstance(split, LogSplit)]
         if not splits:
             return []
+        tasks = task_count(spark, splits)
+        if not _has_few_topics(log, splits, topics):
+            # one task makes no more files than there are topics and days, and keeps their rows in memory
+            if _size_of(splits) > _BUFFER_BYTES:
+                return None
+            tasks = 1
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             numbers = [number for batch in batches for number in batch.column("id").to_pylist()]
@@ -99,7 +111,7 @@ class ParquetFiles:
                 task.add(batch)
             yield pa.RecordBatch.from_pylist([each._asdict() for each in task.close()], _ARROW_RESULT)
 
-        found = spark.range(0, len(splits), 1, task_count(spark, splits)).mapInArrow(run, _RESULT)
+        found = spark.range(0, len(splits), 1, tasks).mapInArrow(run, _RESULT)
         return [Written(*row) for row in found.collect()]
 
 
@@ -108,12 +120,11 @@ _ARROW_RESULT: Final = pa.schema(
 )
 
 
-def has_few_topics(log: LogTable, topics: Sequence[str]) -> bool:
-    """Return whether a sample of the log has so few of the topics that each task can have files of its own.
+def _has_few_topics(log: LogTable, splits: Sequence[LogSplit], topics: Sequence[str]) -> bool:
+    """Return whether a sample of the splits has so few of the topics that each task can have files of its own.
 
     `topics` empty: all. A sample that is not like the log makes small files, but no others.
     """
-    splits = [split for split in log.reader("phyOffset", ()).partitions() if isinstance(split, LogSplit)]
     found: set[str] = set()
     with closing(open_segments(PosixDisk(), log.root)) as segments, suppress(StoreDamaged):
         for split in splits[:: max(1, len(splits) // _SAMPLED_SPLITS)]:
@@ -123,10 +134,15 @@ def has_few_topics(log: LogTable, topics: Sequence[str]) -> bool:
     return len(found & set(topics) if topics else found) <= TOPICS_MAX
 
 
+def _size_of(splits: Sequence[LogSplit]) -> int:
+    """Return the bytes of the log that the splits have."""
+    return sum(split.end - split.begin for split in splits)
+
+
 def task_count(spark: SparkSession, splits: Sequence[LogSplit]) -> int:
     """Return how many tasks read the splits: few, so that files are large, but all cores have work to the end."""
-    log_bytes = sum(split.end - split.begin for split in splits)
-    return min(len(splits), max(_TASKS_PER_CORE * spark.sparkContext.defaultParallelism, log_bytes // _TASK_BYTES))
+    tasks_least = _TASKS_PER_CORE * spark.sparkContext.defaultParallelism
+    return min(len(splits), max(tasks_least, _size_of(splits) // _TASK_BYTES))
 
 
 class _Task:

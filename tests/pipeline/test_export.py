@@ -160,6 +160,7 @@ def test_files_of_tasks_are_those_that_spark_writes(
     selection = Selection(topics=some, from_ms=everything[1]["storeTimestamp"], to_ms=late_ms, body=form)
     ours = run(root, selection, split_bytes=200_000)
     monkeypatch.setattr(parquet_files, "TOPICS_MAX", 0)
+    monkeypatch.setattr(parquet_files, "_BUFFER_BYTES", 0)
     theirs = export(spark, PosixDisk(), root, str(tmp_path / "spark"), selection, split_bytes=200_000)
     assert ours.messages > 0
     assert replace(ours, files=0) == replace(theirs, files=0)

@@ -21,7 +21,9 @@ from tests.compat.rocketmq_store import open_in_rocketmq
 from tests.conftest import GoldenStore
 from tests.e2e.broker import Broker, quarry
 from tests.e2e.conftest import StartBroker
-from tests.pipeline.lake_environment import Iceberg, executors, iceberg
+from tests.pipeline.lake_environment import TIMEOUT_S, Iceberg, executors, iceberg
+from tests.pipeline.logs import write_store
+from tests.store.assembly import message
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_500)]
 
@@ -79,6 +81,14 @@ def test_a_store_is_appended_once_and_stays_the_same_when_compacted(
     # all snapshots of appends have expired, and the position is still known
     assert lake.lake(store / "store", "--batch-mib", 1).fields["messages"] == 0
     assert lake.rows() == rows
+
+
+def test_a_hundred_thousand_topics_are_few_files(lake: Iceberg, tmp_path: Path) -> None:
+    topics = [f"{number:06}" for number in range(100_000)]
+    write_store(tmp_path / "store", [(message(topic, 0, b"x"), 1_790_000_000_000) for topic in topics])
+    assert lake.lake(tmp_path / "store").fields["messages"] == len(topics)
+    assert lake.digests(TIMEOUT_S).keys() == {(topic, 0) for topic in topics}
+    assert len(list(lake.warehouse.rglob("*.parquet"))) < 1_000
 
 
 def test_kills_and_other_jobs_and_changes_of_the_table(lake: Iceberg, golden_store: GoldenStore) -> None:

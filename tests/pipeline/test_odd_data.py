@@ -114,6 +114,29 @@ def test_many_topics(tmp_path: Path, topics: int) -> None:
     assert [row["topic"] for row in messages(root, columns="topic", splitBytes=1 << 20)] == names
 
 
+def many_topics(root: Path, topics: int) -> list[str]:
+    """Write two messages to each of many topics; return their names."""
+    names = [f"%RETRY%g{number}" if number % 3 else f"{number:06}" for number in range(topics)]
+    store(root, [message(name, 0, b"x") for name in names * 2])
+    return names
+
+
+@pytest.mark.parametrize("topics", [200, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_a_small_log_of_many_topics_is_exported_by_one_task(spark: SparkSession, tmp_path: Path, topics: int) -> None:
+    names = many_topics(tmp_path / "store", topics)
+    done = export(spark, PosixDisk(), tmp_path / "store", str(tmp_path / "out"), Selection(), split_bytes=20_000)
+    assert (done.messages, done.files) == (2 * topics, topics), "each topic has one file, though there were many splits"
+    rows = dataset.dataset(sorted(map(str, (tmp_path / "out").rglob("*.parquet")))).to_table(columns=["topic"])
+    assert Counter(rows.column("topic").to_pylist()) == dict.fromkeys(names, 2)
+
+
+@pytest.mark.parametrize("topics", [200, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_many_topics_are_counted(spark: SparkSession, tmp_path: Path, topics: int) -> None:
+    names = many_topics(tmp_path / "store", topics)
+    found = statistics(spark, PosixDisk(), tmp_path / "store", Counted())
+    assert (found.volume.messages, found.topic_count) == (2 * topics, len(names))
+
+
 def test_nearly_all_messages_in_one_topic_are_still_many_tasks(tmp_path: Path) -> None:
     names = ["large" if number % 100 else f"small-{number}" for number in range(3000)]
     root = store(tmp_path, [message(name, 0, b"x" * 50) for name in names])
