@@ -1,4 +1,4 @@
-//! Sends by the remoting protocol (`server/remoting/sends.py`): from the frames of plain ones to what the store takes
+//! Sends by the remoting protocol (`server/remoting/sends`): from the frames of plain ones to what the store takes
 //! in, and from where that lies to the answers.
 
 use std::borrow::Cow;

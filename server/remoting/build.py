@@ -122,10 +122,9 @@ class Remoting:
             locks=self._locks,
             settings=settings,
         )
-        native = components.edge.native
         # where there are users, each frame is authenticated by its fields
         self._fast_sends = (
-            None if native is None or edge.has_users else FastRemotingSends(native, sends, store.topics, settings)
+            None if edge.has_users else FastRemotingSends(components.edge.native, sends, store.topics, settings)
         )
         self._pulls = RemotingPulls(
             edge,

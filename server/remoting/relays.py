@@ -71,7 +71,7 @@ class RemotingRelays:
 
     def _reply(self, call: RemotingCall) -> None:
         """Push a reply to the producer that its properties name."""
-        header = send_header(call)
+        header = send_header(call.code, call.fields)
         self._edge.require(call, publish(header.topic))
         properties = decode_properties(header.properties.encode())
         client_id = properties.get(REPLY_TO_CLIENT, "")

@@ -1,4 +1,7 @@
-"""Sends and pulls by remoting, at a broker with the native part and at one without: the same answers and records."""
+"""Sends and pulls by remoting, at a broker with the native part and at one without: the same answers and records.
+
+A third kind of broker reads no send as plain: its answers are those of the slow path.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,19 @@ from quarry_mq.protocol.remoting.batches import BatchedMessage
 from quarry_mq.protocol.remoting.frames import Command, Serialization, write_command
 from quarry_mq.server.broker import Broker
 from quarry_mq.server.front.remoting import RemotingConnection
-from quarry_mq.server.remoting import sends
-from quarry_mq.server.remoting.sends import make_reader
+from quarry_mq.server.remoting.sends import ordinary
+from quarry_mq.server.remoting.sends.fast import make_reader
+from quarry_mq.server.remoting.sends.plain import PlainRemotingSendReader, PlainRemotingSendRun
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.message import Appended, Host, PhysicalOffset, QueueOffset
 from quarry_mq.store.native import NATIVE, Native
+from quarry_mq.store.record import decode_properties
 from tests.native.mutations import TEXTS
 from tests.native.twins import TURNS_MAX, Twins, running_twins
 from tests.remoting.client import join_batch, pull_fields, send_fields
 
-pytestmark = pytest.mark.skipif(NATIVE is None, reason="no native part")
+needs_native = pytest.mark.skipif(NATIVE is None, reason="no native part")
+both_readers = pytest.mark.parametrize("native", [pytest.param(NATIVE, marks=needs_native, id="native"), None])
 
 INPUTS: Final = int(os.environ.get("QUARRY_TEST_FUZZ_INPUTS", "200000"))
 """Reads from a connection in the long run."""
@@ -236,16 +242,25 @@ async def compare(directory: Path, seed: int, inputs: int) -> None:
 @pytest.fixture(autouse=True)
 def same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the same id to every message whose producer gave it none, in both brokers."""
-    monkeypatch.setattr(sends, "_unique_key", lambda: "0" * 32)
+    monkeypatch.setattr(ordinary, "_unique_key", lambda: "0" * 32)
 
 
-def test_some_hundred_reads_are_answered_and_stored_the_same(tmp_path: Path) -> None:
+@pytest.fixture(params=["Python", "slow path"])
+def compared_with(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choose what the broker without the native part does with plain sends."""
+    if request.param == "slow path":
+        monkeypatch.setattr(PlainRemotingSendReader, "read", lambda *_: PlainRemotingSendRun())
+
+
+@needs_native
+def test_some_hundred_reads_are_answered_and_stored_the_same(tmp_path: Path, compared_with: None) -> None:
     asyncio.run(compare(tmp_path, seed=1, inputs=QUICK_INPUTS))
 
 
+@needs_native
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 6))
-def test_many_reads_are_answered_and_stored_the_same(tmp_path: Path, seed: int) -> None:
+def test_many_reads_are_answered_and_stored_the_same(tmp_path: Path, compared_with: None, seed: int) -> None:
     asyncio.run(compare(tmp_path, seed, INPUTS // 4))
 
 
@@ -265,12 +280,13 @@ def frame_of(
     return 0, text(json.dumps(members, ensure_ascii=False)).encode(), body
 
 
-def count_of(native: Native, *frames: tuple[int, bytes, bytes]) -> int:
+def count_of(native: Native | None, *frames: tuple[int, bytes, bytes]) -> int:
     """Return how many of the frames are read as plain sends."""
     return make_reader(native, BrokerSettings()).read(list(frames), 0, HOST, HOST, 1).count
 
 
-def test_plain_sends_are_read(native: Native) -> None:
+@both_readers
+def test_plain_sends_are_read(native: Native | None) -> None:
     """Otherwise the comparisons above would compare Python with itself."""
     batch = join_batch([BatchedMessage(1, b"a", b"TAGS\x01t"), BatchedMessage(0, b"", b"")])
     frames = [
@@ -291,6 +307,7 @@ def test_plain_sends_are_read(native: Native) -> None:
     assert [each.flag for each in read.messages] == [3, 7, 1, 0, 1, 0, 1, 0, 7]
 
 
+@both_readers
 @pytest.mark.parametrize(
     "frame",
     [
@@ -298,7 +315,6 @@ def test_plain_sends_are_read(native: Native) -> None:
         frame_of({"j": 1}),
         frame_of({"i": "TAGS\x01a\x02"}),
         frame_of({"i": "UNIQ_KEY\x01a\x02DELAY\x013\x02"}),
-        frame_of({"i": "UNIQ_KEY\x01a\x02UNIQ_KEY\x01b\x02"}),
         frame_of({"i": "UNIQ_KEY\x01a" + "b" * 32_760}),
         frame_of({}, bytes(4 * 1024 * 1024 + 1)),
         frame_of({}, b"no batch", code=320),
@@ -312,11 +328,19 @@ def test_plain_sends_are_read(native: Native) -> None:
         (2, *frame_of({})[1:]),
     ],
 )
-def test_others_are_left_to_python_with_all_that_follow(native: Native, frame: tuple[int, bytes, bytes]) -> None:
+def test_others_are_left_to_python_with_all_that_follow(native: Native | None, frame: tuple[int, bytes, bytes]) -> None:
     assert count_of(native, frame_of({}), frame, frame_of({})) == 1
 
 
-def test_an_answer_is_what_python_writes(native: Native) -> None:
+@both_readers
+def test_of_a_repeated_property_the_last_value_counts(native: Native | None) -> None:
+    frame = frame_of({"i": "UNIQ_KEY\x01a\x02UNIQ_KEY\x01b\x02"})
+    read = make_reader(native, BrokerSettings()).read([frame], 0, HOST, HOST, 1)
+    assert [decode_properties(each.raw_properties)["UNIQ_KEY"] for each in read.messages] in ([], ["b"])
+
+
+@both_readers
+def test_an_answer_is_what_python_writes(native: Native | None) -> None:
     """Both serializations are written; a oneway send gets no answer."""
     batch = join_batch([BatchedMessage(0, b"a", b""), BatchedMessage(0, b"b", b"")])
     fields = {name: str(value) for name, value in USUAL.items()}

@@ -10,9 +10,8 @@ not checked, as by RocketMQ's broker: existing producers send any message to any
 | `DELAY` (a level) | in RocketMQ's topic for delay levels, so that RocketMQ can go on with the store |
 | none of these | in its topic |
 
-Plain sends take a fast path (`FastRemotingSends`) if the native extension is installed: those of a loop iteration are
-read and stored together. A plain send has a message, or a batch of messages, without any of the properties above, for
-a topic that exists. All others are served one by one (`RemotingSends`), and only there is a send refused.
+Plain sends take the fast path (`FastRemotingSends`). All others are served one by one here, and only here is a send
+refused.
 
 A consumer that sends a message back gets it again after a delay, from the retry topic of its group. After too many
 attempts the message goes to the group's dead letters.
@@ -21,7 +20,6 @@ attempts the message goes to the group's dead letters.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from secrets import token_hex
 from typing import Final, NamedTuple
 
@@ -42,7 +40,6 @@ from quarry_mq.protocol.messages.property_names import (
     RETRY_TOPIC,
     TIMER_OUT_MS,
     TRANSACTION,
-    TRANSIENT_PREFIX,
     UNIQUE_KEY,
     WAIT,
 )
@@ -58,29 +55,24 @@ from quarry_mq.protocol.names import (
 )
 from quarry_mq.protocol.remoting.batches import BatchMalformed, split_batch
 from quarry_mq.protocol.remoting.codes import RequestCode, ResponseCode
-from quarry_mq.protocol.remoting.frames import VERSION, Frame
 from quarry_mq.server.append.copies import Copies, copy_of
 from quarry_mq.server.delivery.dead_letters import make_internal_topic
-from quarry_mq.server.errors import OverLimit
-from quarry_mq.server.front.remoting import Handler, RemotingCall, RemotingConnection
+from quarry_mq.server.front.remoting import Handler, RemotingCall
 from quarry_mq.server.metadata import Directory
 from quarry_mq.server.pending import half_of, scheduled
 from quarry_mq.server.remoting.edge import RemotingEdge
 from quarry_mq.server.remoting.sessions import QueueLocks
 from quarry_mq.server.remoting.wire import INT32, RemotingRefused, broker_topic, integer_of, is_true, text_of
 from quarry_mq.server.rpc.access import join, publish
-from quarry_mq.server.rpc.context import GATHERED_SIZE_MAX
 from quarry_mq.server.rpc.sends import SendStore
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.wire.messages import host_from_text
 from quarry_mq.store.errors import Forbidden, GroupNotFound, OffsetOutOfRange
-from quarry_mq.store.message import Appended, EncodedMessage, Host, Message, PhysicalOffset, QueueId
+from quarry_mq.store.message import Appended, Message, PhysicalOffset, QueueId
 from quarry_mq.store.message_store import MessageStore
 from quarry_mq.store.metadata import Group, Permission, Topic, TopicTable
-from quarry_mq.store.native import Native, RemotingSendReader, RemotingSendRun
 from quarry_mq.store.pending.rows import TIMER_TOPIC
 from quarry_mq.store.record import StoredMessage, offset_message_id
-from quarry_mq.store.record.layout import CRC_PROPERTY_SIZE, PROPERTIES_LENGTH_MAXIMUM
 from quarry_mq.store.record.properties import DELAY_LEVELS_MS, decode_properties
 
 REGION: Final[Mapping[str, str]] = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
@@ -101,12 +93,6 @@ TIMER_DELAY_MAX_MS: Final = 3 * 24 * 3600 * 1000
 
 TYPE_WORD: Final = "NORMAL"
 """Sends by remoting are counted under this type: the types of topics are not checked."""
-
-FAST_BATCH_MAX: Final = 1024
-"""Messages of a batch on the fast path: the ids of so many fit into the header of an answer."""
-
-_HEADS: Final = (b'{"code":310,', b'{"code":320,', b'{"code":10,', b"\x01\x36", b"\x01\x40", b"\x00\x0a")
-"""The first bytes of the header of a send, as all clients write it, in both serializations."""
 
 
 class SendHeader(NamedTuple):
@@ -130,13 +116,12 @@ _LONG_NAMES: Final = (
 _SHORT_NAMES: Final = ("a", "b", "e", "f", "g", "h", "i", "j", "l")
 
 
-def send_header(call: RemotingCall) -> SendHeader:
+def send_header(code: int, fields: Mapping[str, str]) -> SendHeader:
     """Read the header of a send: its fields have long names in the first version of the request, else short ones.
 
     Raises RemotingRefused.
     """
-    fields = call.fields
-    has_long_names = call.code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
+    has_long_names = code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE)
     group, topic, queue, flags, born, flag, properties, times, times_max = (
         _LONG_NAMES if has_long_names else _SHORT_NAMES
     )
@@ -151,6 +136,11 @@ def send_header(call: RemotingCall) -> SendHeader:
         integer_of(fields, times, 0, within=INT32),
         integer_of(fields, times_max, within=INT32) if times_max in fields else None,
     )
+
+
+def says_batch(fields: Mapping[str, str]) -> bool:
+    """Return whether the header of a send says that its body is a batch."""
+    return is_true(fields, "m") or is_true(fields, "batch")
 
 
 class RemotingSends:
@@ -197,8 +187,8 @@ class RemotingSends:
     # -- sends
 
     def _send(self, call: RemotingCall) -> None:
-        header = send_header(call)
-        if is_true(call.fields, "m") or is_true(call.fields, "batch"):
+        header = send_header(call.code, call.fields)
+        if says_batch(call.fields):
             self._send_batch(call)
             return
         topic, number = self._place(call, header)
@@ -210,7 +200,7 @@ class RemotingSends:
         self._store(call, header, [self._as_pending(message)], number, properties[UNIQUE_KEY])
 
     def _send_batch(self, call: RemotingCall) -> None:
-        header = send_header(call)
+        header = send_header(call.code, call.fields)
         topic, number = self._place(call, header)
         if topic.name.startswith(RETRY_PREFIX):
             raise RemotingRefused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot go to a retry topic")
@@ -441,142 +431,6 @@ class RemotingSends:
         return copy._replace(
             system_flag=record.system_flag & ~TRANSACTION_MASK, reconsume_times=record.reconsume_times + 1
         )
-
-
-class _Run(NamedTuple):
-    """Plain sends of one connection that follow each other, and the frames that they were read from."""
-
-    connection: RemotingConnection
-    frames: list[Frame]
-    read: RemotingSendRun
-
-
-class FastRemotingSends:
-    """Collects the sends of a loop iteration, and stores the plain ones together.
-
-    A connection's sends are stored in their order: what is plain is stored before one that is not is served.
-    """
-
-    def __init__(self, native: Native, sends: SendStore, topics: TopicTable, settings: BrokerSettings) -> None:
-        self._native = native
-        self._sends = sends
-        self._topics = topics
-        self._clock = sends.clock
-        self._gathered: dict[RemotingConnection, list[Frame]] = {}
-        self._since_s = 0.0
-        self._accepted: list[_Run] = []
-        self.configure(settings)
-
-    def configure(self, settings: BrokerSettings) -> None:
-        """Apply changed settings from now on."""
-        self._reader = make_reader(self._native, settings)
-
-    def gather(self, connection: RemotingConnection, frame: Frame) -> bool:
-        """Take a frame that may be a send; for `server.front.remoting.RemotingFront`.
-
-        A large one is served now, with those before it, in the turn of its sender.
-        """
-        if not frame.header.startswith(_HEADS):
-            return False
-        if not self._gathered:
-            self._since_s = self._clock.monotonic_s()
-            self._sends.commit.after_pass(self._serve)
-        self._gathered.setdefault(connection, []).append(frame)
-        if len(frame.body) > GATHERED_SIZE_MAX:
-            self._serve()
-        return True
-
-    def _serve(self) -> None:
-        gathered, self._gathered = self._gathered, {}
-        if not gathered:
-            return
-        began_s, now_ms = self._clock.monotonic_s(), self._clock.wall_ms()
-        store_host = self._sends.identity.store_host()
-        for connection, frames in gathered.items():
-            self._serve_connection(connection, frames, store_host, now_ms)
-        stages = self._sends.commit.stages
-        if stages.is_turn():
-            stages.check.add((self._clock.monotonic_s() - began_s) / sum(map(len, gathered.values())))
-        self._store()
-
-    def _serve_connection(
-        self, connection: RemotingConnection, frames: list[Frame], store_host: Host, now_ms: int
-    ) -> None:
-        born_host = host_from_text(connection.peer)
-        at = 0
-        while at < len(frames):
-            read = self._reader.read(frames, at, born_host, store_host, now_ms)
-            count = read.count
-            if count and self._takes(connection, read):
-                self._accepted.append(_Run(connection, frames[at : at + count], read))
-            else:
-                count = max(count, 1)
-                self._store()
-                was_closed = connection.is_closed
-                for frame in frames[at : at + count]:
-                    connection.serve_gathered(frame)
-                if (
-                    connection.is_closed and not was_closed
-                ):  # nothing can be understood after what it did not understand
-                    return
-            at += count
-
-    def _takes(self, connection: RemotingConnection, read: RemotingSendRun) -> bool:
-        """Return whether all sends of the run can be stored, and count their bodies if they can."""
-        for name, highest in read.topics.items():
-            topic = None if name.startswith(RETRY_PREFIX) or name in RESERVED_TOPICS else self._topics.stored(name)
-            if topic is None or Permission.WRITE not in topic.permission or highest >= topic.queue_count:
-                return False
-        try:
-            self._sends.waiting_sizes.take(connection.peer, read.size)
-        except OverLimit:  # one by one, some may still pass
-            return False
-        return True
-
-    def _store(self) -> None:
-        runs, self._accepted = self._accepted, []
-        if runs:
-            messages = [message for run in runs for message in run.read.messages]
-            stored = partial(self._stored, runs, self._clock.monotonic_s())
-            count = sum(run.read.count for run in runs)
-            self._sends.commit.send_encoded(messages, stored, self._since_s, sends=count)
-
-    def _stored(self, runs: list[_Run], began_s: float, appended: Sequence[Appended], error: Exception | None) -> None:
-        for run in runs:
-            self._sends.waiting_sizes.give(run.connection.peer, run.read.size)
-        if error is not None:  # none of them is stored, and one of them may be the cause
-            for run in runs:
-                for frame in run.frames:
-                    run.connection.serve_gathered(frame)
-            return
-        sizes_by_topic: dict[str, list[int]] = {}
-        sends = at = 0
-        for run in runs:
-            messages = run.read.messages
-            for message, where in zip(messages, appended[at : at + len(messages)], strict=True):
-                sizes_by_topic.setdefault(message.topic, []).append(where.size)
-            run.connection.answer_gathered(run.read.count, run.read.answers(appended, at, messages[0].store_host))
-            sends += run.read.count
-            at += len(messages)
-        self._sends.metrics.sent_together(sends, at, self._clock.monotonic_s() - began_s)
-        self._sends.metrics.traffic.sent_together(TYPE_WORD, sizes_by_topic)
-
-
-def make_reader(native: Native, settings: BrokerSettings) -> RemotingSendReader:
-    """Return a reader of plain sends."""
-    return native.RemotingSendReader(
-        message_type=EncodedMessage,
-        body_size_max=settings.for_wire().body_size_max,
-        messages_max=FAST_BATCH_MAX,
-        properties_size_max=PROPERTIES_LENGTH_MAXIMUM - CRC_PROPERTY_SIZE,
-        transaction_mask=TRANSACTION_MASK,
-        version=VERSION,
-        added=[(CLUSTER, settings.broker.cluster), *REGION.items()],
-        answered=list(REGION.items()),
-        dropped_names=frozenset(RECEIVED_ONLY),
-        unusual_names=frozenset({*PENDING_NAMES, LIGHT_QUEUES}),
-        unusual_prefix=TRANSIENT_PREFIX,
-    )
 
 
 def with_delay_level(message: Message, level: int) -> Message:
