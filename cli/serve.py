@@ -89,10 +89,10 @@ def serve(
     with _refusals():
         settings = load_settings(config, {"store": _given(directory=store), "network": network})
         if shards is not None:
-            from quarry_mq.cli.shards import SINGLE_BROKER, become_supervisor, choose_shards
+            from quarry_mq.cli.shards import become_supervisor, choose_shards
 
             count = choose_shards(settings) if shards == AUTO else shards
-            if count != SINGLE_BROKER:
+            if count is not None:
                 become_supervisor(settings, count, config)
         status = run(settings, progress_bar if is_watched() else None, after_cut_over=after_cut_over)
     raise typer.Exit(status)

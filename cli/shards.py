@@ -33,7 +33,7 @@ from quarry_mq.store.layout.paths import shard_name
 log = structlog.get_logger(__name__)
 
 CORES_PER_SPARE_CORE: Final = 5
-"""One core of this many gets no shard: up to a fifth of a shard's CPU time is that of threads beside its event loop."""
+"""Every fifth core gets no shard: a shard at its limit keeps a core and up to a quarter busy (docs/scaling.md)."""
 
 PYTHON: Final = (sys.executable, "-P", "-m")
 """Python without the working directory on its path: modules there are not ours."""
@@ -45,39 +45,32 @@ def suitable_shards(*, cores: int, memory_bytes: int | None) -> int:
     return max(1, min(cores - cores // CORES_PER_SPARE_CORE, of_memory, SHARDS_MAX))
 
 
-def choose_shards(settings: BrokerSettings, root: Path = Path("/")) -> int:
-    """Return how many shards `--shards auto` runs, or SINGLE_BROKER, and log why. `root` has the facts on the machine.
+def choose_shards(settings: BrokerSettings, root: Path = Path("/")) -> int | None:
+    """Return how many shards `--shards auto` runs, and log why; None for a broker without shards.
 
-    Stores that are there decide: a shard that is left out would take its messages away, and one that is added could not
-    be removed without being drained. Raises OSError.
+    Existing stores decide: the messages of a shard that did not run would be missing, and a new shard could not be
+    removed before it was drained. `root` has the kernel's files on the machine. Raises OSError.
     """
     cores, memory_bytes = usable_cores(root), min((size for _, size in memory_limits(root)), default=None)
     suitable = suitable_shards(cores=cores, memory_bytes=memory_bytes)
-    there = shards_in(PosixDisk(), settings.store.directory)
-    chosen = (SINGLE_BROKER if suitable == 1 else suitable) if there is None else there
+    directory = settings.store.directory
+    there = shards_in(PosixDisk(), directory)
+    shards = suitable if there is None else max(there, 1)
     configure_logs(settings.log.format, settings.log.level)
-    if max(chosen, 1) == suitable:
-        log.info("as many shards run as suit the machine", shards=suitable, cores=cores, memory_bytes=memory_bytes)
+    if shards == suitable:
+        log.info("as many shards run as suit the machine", shards=shards, cores=cores, memory_bytes=memory_bytes)
     else:
+        move = f"stop it, move the store to {directory / shard_name(0)}, and " if there == SINGLE_BROKER else ""
         log.warning(
             "the stores that are there decide how many shards run",
-            shards=max(chosen, 1),
+            shards=shards,
             suitable=suitable,
             cores=cores,
             memory_bytes=memory_bytes,
-            advice=_how_to_have_more(settings.store.directory, chosen, suitable),
+            advice=f"to have more, {move}start it with --shards {suitable}" if suitable > shards else None,
         )
-    return chosen
-
-
-def _how_to_have_more(directory: Path, chosen: int, suitable: int) -> str | None:
-    if chosen > suitable:
-        return None
-    if chosen == SINGLE_BROKER:
-        return (
-            f"stop the broker and move its store to {directory / shard_name(0)}, then start it with --shards {suitable}"
-        )
-    return f"start it once with --shards {suitable}"
+    is_single = there == SINGLE_BROKER or (there is None and shards == 1)
+    return None if is_single else shards
 
 
 def become_supervisor(settings: BrokerSettings, count: int, config: Path | None) -> NoReturn:

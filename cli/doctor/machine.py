@@ -133,7 +133,7 @@ def memory_limits(root: Path = Path("/")) -> Iterator[tuple[str, int]]:
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """Return how many whole cores this process may use: by its affinity, and by the limits of its control groups."""
+    """Return how many whole cores this process may use: by its affinity and the limits of its control groups."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return max(1, min([cores, *map(int, _core_limits(root))]))
 

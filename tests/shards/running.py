@@ -108,7 +108,7 @@ def flags(store: Path, ports: Sequence[int]) -> list[str]:
 
 
 def ports_of_two_shards(count: int = 3) -> list[int]:
-    """So many for the first shard; those of the second, a hundred above, were free as well."""
+    """Return ports for the first shard; those of the second, a hundred above, were free as well."""
     while True:
         ports = free_ports(count)
         if len({port % 100 for port in ports}) == count and all(is_free(port + 100) for port in ports):

@@ -18,7 +18,6 @@ from quarry_mq.cli.doctor.machine import usable_cores
 from quarry_mq.cli.main import app
 from quarry_mq.cli.shards import choose_shards, suitable_shards
 from quarry_mq.server.settings.broker_settings import load_settings
-from quarry_mq.server.shards.plan import SINGLE_BROKER
 from tests.e2e.broker import environment_of, quarry, until
 from tests.e2e.clients import Outgoing
 from tests.e2e.conftest import QUICK, StartClients, start_clients
@@ -107,8 +106,8 @@ def test_limits_of_the_first_version_of_control_groups_hold(machine: Machine) ->
     assert usable_cores(machine.root) == 5
 
 
-def chosen(machine: Machine, directory: Path) -> tuple[int, dict[str, object]]:
-    """The number, and the line that says why."""
+def chosen(machine: Machine, directory: Path) -> tuple[int | None, dict[str, object]]:
+    """Return the number, and the line that says why."""
     with capture_logs() as lines:
         count = choose_shards(load_settings(None, {"store": {"directory": directory}}), machine.root)
     (line,) = lines
@@ -124,13 +123,13 @@ def test_a_new_directory_gets_what_suits_the_machine(machine: Machine, tmp_path:
     machine.write("sys/fs/cgroup/memory.max", str(GIB))
     assert chosen(machine, tmp_path / "store") == (2, said("info", 2))
     machine.has_cores(1)
-    assert chosen(machine, tmp_path / "store") == (SINGLE_BROKER, said("info", 1, cores=1))
+    assert chosen(machine, tmp_path / "store") == (None, said("info", 1, cores=1))
 
 
 def test_shards_that_are_there_are_as_many_as_before(machine: Machine, tmp_path: Path) -> None:
     for number in (0, 1, 3):
         (tmp_path / f"shard-{number}").mkdir()
-    advice = "start it once with --shards 7"
+    advice = "to have more, start it with --shards 7"
     assert chosen(machine, tmp_path) == (4, said("warning", 4, suitable=7, advice=advice))
     machine.has_cores(4)
     assert chosen(machine, tmp_path) == (4, said("info", 4, cores=4))
@@ -141,14 +140,14 @@ def test_shards_that_are_there_are_as_many_as_before(machine: Machine, tmp_path:
 @pytest.mark.parametrize("name", ["commitlog", "quarry"])
 def test_the_store_of_a_single_broker_stays_one(machine: Machine, tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
-    advice = f"stop the broker and move its store to {tmp_path}/shard-0, then start it with --shards 7"
-    assert chosen(machine, tmp_path) == (SINGLE_BROKER, said("warning", 1, suitable=7, advice=advice))
+    advice = f"to have more, stop it, move the store to {tmp_path}/shard-0, and start it with --shards 7"
+    assert chosen(machine, tmp_path) == (None, said("warning", 1, suitable=7, advice=advice))
     machine.has_cores(1)
-    assert chosen(machine, tmp_path) == (SINGLE_BROKER, said("info", 1, cores=1))
+    assert chosen(machine, tmp_path) == (None, said("info", 1, cores=1))
 
 
 def test_a_store_beside_shards_is_not_served_without_them(machine: Machine, tmp_path: Path) -> None:
-    """It is a number of shards, which are refused in a directory that is also a store (`test_directory.py`)."""
+    """The directory counts as one of shards, which `test_directory.py` sees refused beside a store."""
     for name in ("commitlog", "shard-0"):
         (tmp_path / name).mkdir()
     assert chosen(machine, tmp_path)[0] == 1
@@ -176,7 +175,7 @@ def on_cores(count: int) -> Iterator[None]:
 
 
 def started(directory: Path, ports: Sequence[int], *, cores: int) -> Supervisor:
-    """What `--shards auto` starts with so many cores. It serves both protocols."""
+    """Start `--shards auto` with so many cores, for clients of both protocols."""
     settings = {**QUICK, "remoting.names_listen": f"127.0.0.1:{ports[3]}"}
     arguments = ["quarry_mq.cli.main", "serve", "--shards", "auto", *flags(directory / "store", ports[:3])]
     with on_cores(cores):
