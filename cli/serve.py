@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -15,6 +15,17 @@ from quarry_mq.cli.terminal.progress import is_watched
 from quarry_mq.kv import KvError
 from quarry_mq.server.shards.process import SHARDS_MAX
 from quarry_mq.store.errors import BrokerError
+
+AUTO: Final = 0
+"""The number of shards that is given as `auto`."""
+
+
+def _count(text: str) -> int:
+    if text == "auto":
+        return AUTO
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= SHARDS_MAX):
+        raise typer.BadParameter(f"{text!r} is neither a number from 1 to {SHARDS_MAX} nor auto")
+    return int(text)
 
 
 def serve(
@@ -48,10 +59,9 @@ def serve(
         int | None,
         typer.Option(
             "--shards",
-            metavar="N",
-            min=1,
-            max=SHARDS_MAX,
-            help="Run N brokers, each with its own store in DIR and its own ports.",
+            metavar="N|auto",
+            parser=_count,
+            help="Run N brokers, each with its own store in DIR and its own ports; auto: as many as suit the machine.",
         ),
     ] = None,
     after_cut_over: Annotated[
@@ -79,9 +89,11 @@ def serve(
     with _refusals():
         settings = load_settings(config, {"store": _given(directory=store), "network": network})
         if shards is not None:
-            from quarry_mq.cli.shards import become_supervisor
+            from quarry_mq.cli.shards import become_supervisor, choose_shards
 
-            become_supervisor(settings, shards, config)
+            count = choose_shards(settings) if shards == AUTO else shards
+            if count is not None:
+                become_supervisor(settings, count, config)
         status = run(settings, progress_bar if is_watched() else None, after_cut_over=after_cut_over)
     raise typer.Exit(status)
 

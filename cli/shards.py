@@ -1,4 +1,4 @@
-"""`quarry serve --shards N` plans the shards from the settings, and turns this process into their supervisor."""
+"""`quarry serve --shards` plans the shards from the settings, and turns this process into their supervisor."""
 
 from __future__ import annotations
 
@@ -9,16 +9,68 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
 
+import structlog
+
+from quarry_mq.cli.doctor.machine import MEMORY_LEAST_BYTES, memory_limits, usable_cores
 from quarry_mq.cli.key_file import make_key_file
 from quarry_mq.cli.terminal.progress import is_watched
 from quarry_mq.server.front.inherited import has_inherited_sockets
+from quarry_mq.server.observability.logs import configure_logs
 from quarry_mq.server.settings.broker_settings import BrokerSettings, SettingsInvalid
-from quarry_mq.server.shards.plan import Shard, cluster_settings, plan_shards, require_directory_of_shards, variables_of
-from quarry_mq.server.shards.process import Child, Launch
+from quarry_mq.server.shards.plan import (
+    SINGLE_BROKER,
+    Shard,
+    cluster_settings,
+    plan_shards,
+    require_directory_of_shards,
+    shards_in,
+    variables_of,
+)
+from quarry_mq.server.shards.process import SHARDS_MAX, Child, Launch
 from quarry_mq.store.fs import PosixDisk
+from quarry_mq.store.layout.paths import shard_name
+
+log = structlog.get_logger(__name__)
+
+CORES_PER_SPARE_CORE: Final = 5
+"""Every fifth core gets no shard: a shard at its limit keeps a core and up to a quarter busy (docs/scaling.md)."""
 
 PYTHON: Final = (sys.executable, "-P", "-m")
 """Python without the working directory on its path: modules there are not ours."""
+
+
+def suitable_shards(*, cores: int, memory_bytes: int | None) -> int:
+    """Return how many shards suit a machine; a single broker is one. `memory_bytes` is None if it is unknown."""
+    of_memory = SHARDS_MAX if memory_bytes is None else memory_bytes // MEMORY_LEAST_BYTES
+    return max(1, min(cores - cores // CORES_PER_SPARE_CORE, of_memory, SHARDS_MAX))
+
+
+def choose_shards(settings: BrokerSettings, root: Path = Path("/")) -> int | None:
+    """Return how many shards `--shards auto` runs, and log why; None for a broker without shards.
+
+    Existing stores decide: the messages of a shard that did not run would be missing, and a new shard could not be
+    removed before it was drained. `root` has the kernel's files on the machine. Raises OSError.
+    """
+    cores, memory_bytes = usable_cores(root), min((size for _, size in memory_limits(root)), default=None)
+    suitable = suitable_shards(cores=cores, memory_bytes=memory_bytes)
+    directory = settings.store.directory
+    there = shards_in(PosixDisk(), directory)
+    shards = suitable if there is None else max(there, 1)
+    configure_logs(settings.log.format, settings.log.level)
+    if shards == suitable:
+        log.info("as many shards run as suit the machine", shards=shards, cores=cores, memory_bytes=memory_bytes)
+    else:
+        move = f"stop it, move the store to {directory / shard_name(0)}, and " if there == SINGLE_BROKER else ""
+        log.warning(
+            "the stores that are there decide how many shards run",
+            shards=shards,
+            suitable=suitable,
+            cores=cores,
+            memory_bytes=memory_bytes,
+            advice=f"to have more, {move}start it with --shards {suitable}" if suitable > shards else None,
+        )
+    is_single = there == SINGLE_BROKER or (there is None and shards == 1)
+    return None if is_single else shards
 
 
 def become_supervisor(settings: BrokerSettings, count: int, config: Path | None) -> NoReturn:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import resource
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from packaging.requirements import Requirement
@@ -104,7 +106,7 @@ def maps(settings: BrokerSettings, limit_file: Path = Path("/proc/sys/vm/max_map
 
 def memory(root: Path = Path("/")) -> Iterator[Finding]:
     """Check the memory of the machine or of the container."""
-    limits = [*_memory_limits(root)]
+    limits = [*memory_limits(root)]
     if not limits:
         yield unknown("memory", "the amount of memory is unknown")
         return
@@ -116,18 +118,49 @@ def memory(root: Path = Path("/")) -> Iterator[Finding]:
         yield fine("memory", seen)
 
 
-def _memory_limits(root: Path) -> Iterator[tuple[str, int]]:
+def memory_limits(root: Path = Path("/")) -> Iterator[tuple[str, int]]:
+    """Yield the memory of the machine and of each control group of this process, in bytes, each with its name."""
     try:
         for line in (root / "proc/meminfo").read_text().splitlines():
             if line.startswith("MemTotal:"):
                 yield "machine", int(line.split()[1]) << 10
     except (OSError, ValueError, IndexError):
         pass
-    for name in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            yield "control group", int((root / name).read_text())
-        except (OSError, ValueError):
-            continue  # no such version of control groups, or `max`: no limit
+    for group in _control_groups(root, "memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with suppress(OSError, ValueError):  # no such version of control groups, or `max`: no limit
+                yield "control group", int((group / name).read_text())
+
+
+def usable_cores(root: Path = Path("/")) -> int:
+    """Return how many whole cores this process may use: by its affinity and the limits of its control groups."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, min([cores, *map(int, _core_limits(root))]))
+
+
+def _core_limits(root: Path) -> Iterator[float]:
+    for group in _control_groups(root, "cpu"):
+        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+            with suppress(OSError, ValueError):  # no such version of control groups, or `max`: no limit
+                quota_us, period_us = map(int, " ".join((group / name).read_text() for name in names).split())
+                if quota_us > 0:  # -1 is no limit
+                    yield quota_us / period_us
+
+
+def _control_groups(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of the control groups of this process, of both versions, with those that contain them.
+
+    A container often sees its own group as the root, whatever the path in `proc/self/cgroup` is.
+    """
+    groups = root / "sys/fs/cgroup"
+    folders = {"": groups, controller: groups / controller}
+    yield from folders.values()
+    with suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            own = PurePosixPath(path.strip("/"))
+            for folder in (folders[each] for each in controllers.split(",") if each in folders):
+                yield from (folder / each for each in (own, *own.parents))
 
 
 def clock_is_kept(adjtimex: object | None = None) -> Iterator[Finding]:

@@ -134,25 +134,48 @@ def variables_of(settings: Mapping[str, str]) -> dict[str, str]:
     return {ENVIRONMENT_PREFIX + key.upper().replace(".", "_"): value for key, value in settings.items()}
 
 
+SINGLE_BROKER: Final = 0
+"""Stands for the store of a broker without shards where a number of shards is asked for."""
+
+
+def shards_in(disk: Disk, root: Path) -> int | None:
+    """Return how many shards have stores in a directory, or SINGLE_BROKER; None if there is no store.
+
+    A directory that has both counts as one of shards, which `require_directory_of_shards` refuses. Raises OSError.
+    """
+    names = [entry.name for entry in disk.list_directory(root)]
+    if numbers := _shard_numbers(names):
+        return numbers[-1] + 1
+    return None if _mark_of_single_broker(root, names) is None else SINGLE_BROKER
+
+
 def require_directory_of_shards(disk: Disk, root: Path, count: int) -> None:
     """Check that a directory can hold `count` shards, without changing it. Missing stores are made when a shard starts.
 
     Raises StoreUnusable for the store of a single broker, and where there are more shards than `count`; OSError.
     """
     names = [entry.name for entry in disk.list_directory(root)]
-    paths = StorePaths(root)
-    for path in (paths.commit_log, paths.quarry, paths.restoring):
-        if path.name in names:
-            raise NotAStore(
-                root,
-                f"is the store of a single broker, because it contains {path.name}: start it without --shards, or "
-                "name another directory for the shards",
-            )
-    there = [number for name in names if (number := parse_shard_name(name)) is not None]
-    left_out = sorted(number for number in there if number >= count)
+    mark = _mark_of_single_broker(root, names)
+    if mark is not None:
+        raise NotAStore(
+            root,
+            f"is the store of a single broker, because it contains {mark}: start it without --shards, or "
+            "name another directory for the shards",
+        )
+    left_out = [number for number in _shard_numbers(names) if number >= count]
     if left_out:
         raise StoreUnusable(
             root,
             f"--shards {count} would leave out {', '.join(map(shard_name, left_out))}: start it with --shards "
             f"{left_out[-1] + 1}, or move away the shards that are not wanted",
         )
+
+
+def _shard_numbers(names: Sequence[str]) -> list[int]:
+    return sorted(number for name in names if (number := parse_shard_name(name)) is not None)
+
+
+def _mark_of_single_broker(root: Path, names: Sequence[str]) -> str | None:
+    paths = StorePaths(root)
+    marks = (paths.commit_log.name, paths.quarry.name, paths.restoring.name)
+    return next((mark for mark in marks if mark in names), None)

@@ -64,7 +64,7 @@ def ready_text(children: Sequence[Child]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows)
     shards = "1 shard is" if len(children) == 1 else f"{len(children)} shards are"
-    return "\n  ".join([f"{shards} ready.", *lines])
+    return "\n  ".join([f"{shards} ready.", *lines, "clients need one of the messaging addresses"])
 
 
 FIRST_PAUSE_S: Final = 0.5

@@ -46,7 +46,7 @@ FILE_FUNCTIONS: Final = {
 }
 """Methods of pathlib that ask or change the file system."""
 
-OS_FUNCTIONS: Final = {"getpid", "getppid", "environ", "cpu_count", "path", "dup2", "strerror"}
+OS_FUNCTIONS: Final = {"getpid", "getppid", "environ", "cpu_count", "sched_getaffinity", "path", "dup2", "strerror"}
 """Names of `os` that are used outside store/fs; none of them touches files."""
 
 READS_CONFIGURATION: Final = {

@@ -107,11 +107,11 @@ def flags(store: Path, ports: Sequence[int]) -> list[str]:
     return ["--store", str(store), *addresses]
 
 
-def ports_of_two_shards() -> list[int]:
-    """Three for the first shard; those of the second, a hundred above, were free as well."""
+def ports_of_two_shards(count: int = 3) -> list[int]:
+    """Return ports for the first shard; those of the second, a hundred above, were free as well."""
     while True:
-        ports = free_ports(3)
-        if len({port % 100 for port in ports}) == 3 and all(is_free(port + 100) for port in ports):
+        ports = free_ports(count)
+        if len({port % 100 for port in ports}) == count and all(is_free(port + 100) for port in ports):
             return ports
 
 

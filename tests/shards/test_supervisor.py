@@ -51,6 +51,7 @@ def test_when_all_have_come_up_it_is_said_once_where_they_are(run_programs: RunP
     places = ("network_listen", "network_admin", "network_http", "network_console", "store_directory")
     assert first == ["shard-0", *(f"{each}-0" for each in places)]
     assert second[0] == "shard-1"
+    assert "  clients need one of the messaging addresses" in text
 
 
 def test_what_dies_is_started_again_after_growing_pauses(run_programs: RunPrograms) -> None:
