@@ -27,7 +27,7 @@ endef
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help install native serve demo test test-slow test-kubernetes test-clients check fix bench bench-queues proto manifests lock release docs docs-serve clean
+.PHONY: help install native serve demo test test-slow test-kubernetes test-clients check fix bench bench-queues bench-clients proto manifests lock release docs docs-serve clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,7 +95,11 @@ bench: $(TOOLS) $(NATIVE)  ## every benchmark, one JSON line each
 
 bench-queues: $(TOOLS) $(NATIVE)  ## a million queues beside a thousand, RocksDB beside files and RocketMQ: the tables of docs/benchmarks.md
 	@$(BIN)/python -m bench many_queues rocketmq_store million_queues
-	@$(BIN)/python -m bench.queue_table
+	@$(BIN)/python -m bench.tables many_queues rocketmq_store million_queues
+
+bench-clients: $(TOOLS) $(NATIVE)  ## the official Java client at Quarry and at RocketMQ: the table of docs/benchmarks.md
+	@$(BIN)/python -m bench clients
+	@$(BIN)/python -m bench.tables clients
 
 proto: $(TOOLS)  ## generate quarry_mq/protocol/proto from proto/
 	@$(BIN)/python proto/generate.py

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from bench.harness import CannotRun, Options, Scale
@@ -58,13 +61,17 @@ def require_peer(options: Options, name: str) -> None:
 
 
 @contextmanager
-def warm_pair(options: Options, durability: Durability, modes: Modes) -> Iterator[Pair]:
-    """Start both servers with one topic, and load them in all modes for as long as `SIZES` says."""
+def warm_pair(
+    options: Options, durability: Durability, modes: Modes, settings: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Pair]:
+    """Start both servers with one topic, and load them in all modes for as long as `SIZES` says.
+
+    `settings` are those of our broker, by the names of their environment variables.
+    """
     sizes = SIZES[options.scale]
-    scratch = options.scratch / durability.value
-    scratch.mkdir()
+    scratch = Path(mkdtemp(dir=options.scratch))
     with (
-        closing(Quarry(scratch / "quarry", durability)) as quarry,
+        closing(Quarry(scratch / "quarry", durability, settings)) as quarry,
         closing(RocketMQ(scratch / "rocketmq", durability, topic=TOPIC, queues=QUEUES, groups=[GROUP])) as rocketmq,
         closing(LoadGenerator(scratch / "load")) as load,
     ):

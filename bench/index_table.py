@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.key_stores import COLD, QUESTIONS
-from bench.queue_table import write_tables
+from bench.tables import write_tables
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "key-index.md"
 KIB: Final = 1024

@@ -17,8 +17,8 @@ import pytest
 from bench.__main__ import BENCHMARKS, run
 from bench.harness import Case, Options, Sample, Scale, alternate, cpu_s_of, measure, peak_memory, resident_bytes_of
 from bench.index_table import key_index, key_stores
-from bench.queue_table import many_queues, million_queues, rocketmq_store
 from bench.shard_scaling import Reading, Round
+from bench.tables import clients, many_queues, million_queues, rocketmq_store
 from tests.console.chromium import needs_chromium
 
 PROJECT = Path(__file__).parents[2]
@@ -141,9 +141,14 @@ def test_the_official_client_is_run_against_quarry_and_rocketmq(run_bench: RunBe
     [line] = run_bench("clients", "--tiny")
     if "skipped" in line:
         pytest.skip(line["skipped"])
-    assert {(case["durability"], case["mode"]) for case in line["cases"]} == {
-        (durability, mode) for durability in ("sync", "async") for mode in ("send", "pipeline", "steady", "receive")
-    }
+    kinds = [True, False] if line["machine"]["native"] else [False]
+    assert [(case["native"], case["durability"], case["mode"]) for case in line["cases"]] == [
+        (is_native, durability, mode)
+        for is_native in kinds
+        for durability in ("sync", "async")
+        for mode in ("send", "pipeline", "steady", "receive")
+    ]
+    assert sum(row.startswith("| Python alone, ") for row in clients(line)) == 8
     for case in line["cases"]:
         assert case["ratio"] > 0
         assert case["server_cpu_ratio"] > 0

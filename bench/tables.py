@@ -1,13 +1,13 @@
-"""`python -m bench.queue_table` writes tables of the last results with many queues to docs/benchmarks.md.
+"""`python -m bench.tables NAME...` writes tables of the last results of these benchmarks to docs/benchmarks.md.
 
-The text between the two marks of a table is replaced. Exit status 1 when there is no result.
+The text between the two marks of a table is replaced. Exit status 1 when there is no result, or no such table.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,11 +83,29 @@ def million_queues(line: dict[str, Any]) -> Iterator[str]:
             yield f"| {cases[0][name]:,} {kind} | {' | '.join(seen + [''] * (len(columns) - len(seen)))} |"
 
 
-TABLES: Final = {"many_queues": many_queues, "rocketmq_store": rocketmq_store, "million_queues": million_queues}
+def clients(line: dict[str, Any]) -> Iterator[str]:
+    yield "| | Quarry | RocketMQ | ratio | server CPU per message | ratio | p50 | p99 |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for case in line["cases"]:
+        rates = f"{case['per_second']:,.0f}/s | {case['peer_per_second']:,.0f}/s | {case['ratio']:.2f}"
+        cpu = f"{case['cpu_us']:.0f} / {case['peer_cpu_us']:.0f} µs | {case['server_cpu_ratio']:.2f}"
+        times = (f"{case[f'{name}_ms']:.1f} / {case[f'peer_{name}_ms']:.1f} ms" for name in ("p50", "p99"))
+        yield f"| {case['case']} | {rates} | {cpu} | {' | '.join(times)} |"
 
 
-def main() -> int:
-    return write_tables(PAGE, TABLES)
+TABLES: Final = {
+    "many_queues": many_queues,
+    "rocketmq_store": rocketmq_store,
+    "million_queues": million_queues,
+    "clients": clients,
+}
+
+
+def main(names: Sequence[str]) -> int:
+    if not names or not TABLES.keys() >= set(names):
+        print(f"usage: python -m bench.tables {'|'.join(TABLES)} ...", file=sys.stderr)
+        return 1
+    return write_tables(PAGE, {name: TABLES[name] for name in names})
 
 
 def write_tables(page: Path, tables: Mapping[str, Callable[[dict[str, Any]], Iterator[str]]]) -> int:
@@ -113,4 +131,4 @@ def _rate(facts: dict[str, Any], what: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
