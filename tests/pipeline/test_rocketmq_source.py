@@ -70,6 +70,14 @@ def rocketmq(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         made.close()
 
 
+@pytest.fixture(autouse=True)
+def registered(request: pytest.FixtureRequest) -> None:
+    """Wait until name servers know the broker again, which an earlier test may have restarted."""
+    if "rocketmq" in request.fixturenames:
+        names = request.getfixturevalue("rocketmq").names
+        until(lambda: knows_topic(names), "the broker has registered", timeout_s=90)
+
+
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> str:
     return remoting_classes("4.9.8", tmp_path_factory)
@@ -140,6 +148,7 @@ def test_a_stream_goes_on_while_the_broker_is_killed_and_restarts(
     rocketmq: RocketMQ, classes: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     options = {"nameServers": rocketmq.names, "subscribe": TOPIC, "startingOffsets": "earliest"}
+    send(rocketmq, classes, 0, SENT)
     before = len(read(rocketmq))
     frame = spark.readStream.format("quarry").options(**options, maxOffsetsPerTrigger="150").load()
     writer = frame.select("uniqKey").writeStream.format("memory").queryName("landed")
