@@ -27,6 +27,7 @@ BENCHMARKS: Final = (
     "append_dispatch",
     "log_flush",
     "unit_reads",
+    "queue_engines",
     "delivery",
     "in_flight",
     "filters",

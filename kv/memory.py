@@ -8,7 +8,7 @@ in a power cut, and then only batches after the last synchronous write. `crash` 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
@@ -86,13 +86,14 @@ class MemorySnapshot:
 class MemoryBatch:
     """A memory batch implements `kv.engine.WriteBatch`."""
 
-    def __init__(self, engine: MemoryEngine) -> None:
-        self._engine = engine
+    def __init__(self, require_open: Callable[[], None]) -> None:
+        """Make an empty batch. `require_open` raises `kv.EngineClosed` when its engine is closed."""
+        self._require_open = require_open
         self._operations: list[_Operation] | None = []
         self.comes_after_later_puts = True
 
     def _open_operations(self) -> list[_Operation]:
-        self._engine.require_open()
+        self._require_open()
         if self._operations is None:
             raise KvError("the batch is written already")
         return self._operations
@@ -222,7 +223,7 @@ class MemoryEngine:
 
     def batch(self) -> MemoryBatch:
         self.require_open()
-        return MemoryBatch(self)
+        return MemoryBatch(self.require_open)
 
     def write(self, batch: WriteBatch, *, sync: bool = False) -> None:
         self.require_open()
@@ -273,18 +274,7 @@ class MemoryEngine:
 
     def write_table(self, family: Family, path: Path, pairs: Iterable[tuple[bytes, bytes]]) -> int:
         self.table(family.name, None)
-        count = 0
-        last: bytes | None = None
-        with path.open("wb") as file:
-            for key, value in pairs:
-                if last is not None and key <= last:
-                    raise KvError(f"keys out of order: {last.hex()}, {key.hex()}")
-                file.write(counted(key) + counted(value))
-                last = key
-                count += 1
-        if count == 0:
-            raise KvError("a table needs at least one pair")
-        return count
+        return write_table(path, pairs)
 
     def ingest(self, family: Family, tables: Sequence[Path]) -> None:
         self.require_open()
@@ -372,8 +362,24 @@ def _apply(tables: dict[str, _Table], operations: Iterable[_Operation]) -> None:
             tables[family].put(keys.start, value)
 
 
+def write_table(path: Path, pairs: Iterable[tuple[bytes, bytes]]) -> int:
+    """Make a table file for `ingest`, as `KeyValueEngine.write_table` does."""
+    count = 0
+    last: bytes | None = None
+    with path.open("wb") as file:
+        for key, value in pairs:
+            if last is not None and key <= last:
+                raise KvError(f"keys out of order: {last.hex()}, {key.hex()}")
+            file.write(counted(key) + counted(value))
+            last = key
+            count += 1
+    if count == 0:
+        raise KvError("a table needs at least one pair")
+    return count
+
+
 def read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the pairs of a file made by `MemoryEngine.write_table`."""
+    """Yield the pairs of a file made by `write_table`."""
     data = path.read_bytes()
     at = 0
     while at < len(data):

@@ -101,6 +101,8 @@ def marks_of(name: str) -> list[pytest.MarkDecorator]:
 def test_a_benchmark_prints_one_line_with_ratios_machine_and_seed(
     name: str, run_bench: RunBench, tmp_path: Path
 ) -> None:
+    if name == "queue_engines":
+        pytest.importorskip("lmdb")
     [line] = run_bench(name, "--tiny", "--seed", "7")
     assert (line["bench"], line["scale"], line["seed"]) == (name, "tiny", 7)
     assert line["machine"]["cores"] >= 1

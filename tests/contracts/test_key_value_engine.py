@@ -1,5 +1,5 @@
-"""Every key-value engine keeps its contract (kv/engine.py). Runs on RocksDB, on the engine in memory, and on one that
-records.
+"""Every key-value engine keeps its contract (kv/engine.py). Runs on RocksDB, on the engine in memory, on one that
+records, and on the benchmark's engine on LMDB.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bench.peers.lmdb_engine import LmdbEngine
 from quarry_mq.kv import (
     EngineClosed,
     FamilyOptions,
@@ -42,9 +43,15 @@ class NoRecorder:
     def written(self) -> None: ...
 
 
-@pytest.fixture(params=["memory", "rocks", "recording"])
+def open_lmdb(directory: Path) -> LmdbEngine:
+    pytest.importorskip("lmdb")
+    return LmdbEngine(directory, FAMILIES)
+
+
+@pytest.fixture(params=["memory", "rocks", "recording", "lmdb"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyValueEngine]:
-    made: KeyValueEngine = open_rocks(tmp_path / "db") if request.param == "rocks" else MemoryEngine(FAMILIES)
+    opened: dict[str, Callable[[Path], KeyValueEngine]] = {"rocks": open_rocks, "lmdb": open_lmdb}
+    made = opened[request.param](tmp_path / "db") if request.param in opened else MemoryEngine(FAMILIES)
     yield RecordingEngine(made, NoRecorder()) if request.param == "recording" else made
     made.close()
 
@@ -245,8 +252,12 @@ def test_a_checkpoint_is_a_copy_with_what_was_not_flushed(engine: KeyValueEngine
     engine.checkpoint(copy)
     fill(engine, "first", {b"later": b""})
     opened: KeyValueEngine
-    is_rocks = isinstance(engine, RocksEngine)
-    opened = open_rocks(copy, create=False) if is_rocks else MemoryEngine.from_checkpoint(copy)
+    if isinstance(engine, RocksEngine):
+        opened = open_rocks(copy, create=False)
+    elif isinstance(engine, LmdbEngine):
+        opened = open_lmdb(copy)
+    else:
+        opened = MemoryEngine.from_checkpoint(copy)
     assert opened.family("first").scan(ALL) == sorted(numbered(10).items())
     assert opened.family("second").scan(ALL) == [(b"a", b"1")]
     opened.close()

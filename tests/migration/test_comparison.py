@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from quarry_mq.kv.memory import MemoryEngine
 from quarry_mq.protocol.clock import ManualClock
 from quarry_mq.store.consumequeue import DoubleWriteConsumeQueues
-from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, entry_key
+from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY, entry_key
 from quarry_mq.store.message import PhysicalOffset, QueueId, QueueOffset
 from quarry_mq.store.migration.comparison import (
     AgreementReport,
@@ -24,7 +25,7 @@ from quarry_mq.store.migration.comparison import (
 )
 from quarry_mq.store.retention.queue_expiry import FileSweep, RocksSweep
 from tests.consumequeue.backings import DoubleBacking, files_of, rocks_of
-from tests.consumequeue.samples import A0, A1, B0, LITE, RECORD_SIZE, physical, put, request
+from tests.consumequeue.samples import A0, A1, B0, LITE, RECORD_SIZE, physical, put, queues_over, request
 
 SLASH = QueueId("%LMQ%a/b", 0)
 
@@ -160,6 +161,19 @@ def test_an_entry_that_is_no_entry_is_missing(both: DoubleWriteConsumeQueues, ba
     batch.put(engine.family(ENTRIES_FAMILY), entry_key(LITE, QueueOffset(0)), b"torn")
     engine.write(batch)
     assert [(each.kind, each.topic) for each in compared(both).first] == [("missing_in_rocksdb", LITE.topic)]
+
+
+@pytest.mark.parametrize("missing", [0, 2, 4])
+def test_a_window_has_what_is_around_a_hole_and_nothing_of_the_next_queue(missing: int) -> None:
+    engine = MemoryEngine((ENTRIES_FAMILY, OFFSET_FAMILY))
+    queues = queues_over(engine)
+    put(queues, [*(request(at, A0, at) for at in range(5)), request(5, A1, 0)])
+    batch = engine.batch()
+    batch.delete(engine.family(ENTRIES_FAMILY), entry_key(A0, QueueOffset(missing)))
+    engine.write(batch)
+    queue = queues.entry_reader().open(A0)
+    assert queue.window(0, 100).queue_offset.tolist() == [at for at in range(5) if at != missing]
+    assert len(queue.window(5, 100)) == len(queue.window(3, 3)) == 0
 
 
 def test_what_the_log_no_longer_has_is_not_compared(both: DoubleWriteConsumeQueues) -> None:

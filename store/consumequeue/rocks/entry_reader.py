@@ -53,18 +53,15 @@ class RocksEntryReader:
 
     def open(self, queue: QueueId) -> RocksQueueEntries:
         maximum, minimum = self._offsets.get_many([maximum_key(queue), minimum_key(queue)])
-        return RocksQueueEntries(self, entry_prefix(queue), maximum, minimum)
+        return RocksQueueEntries(self._entries, entry_prefix(queue), maximum, minimum)
 
     def close(self) -> None:
         """Do nothing: no resource is kept open."""
 
-    def scan(self, start: bytes, end: bytes, limit: int | None) -> list[tuple[bytes, bytes]]:
-        return self._entries.scan(KeyRange(start, end), limit=limit)
-
 
 class RocksQueueEntries:
-    def __init__(self, reader: RocksEntryReader, prefix: bytes, maximum: bytes | None, minimum: bytes | None) -> None:
-        self._reader = reader
+    def __init__(self, entries: Family, prefix: bytes, maximum: bytes | None, minimum: bytes | None) -> None:
+        self._entries = entries
         self._prefix = prefix
         self.begin = self.maximum = self.last_physical = 0
         if maximum is not None:
@@ -75,7 +72,7 @@ class RocksQueueEntries:
             self.begin = max(0, int(parse_bound(minimum).queue_offset))
 
     def entry_at_or_after(self, start: int, end: int) -> FoundEntry | None:
-        pairs = self._scan(start, end, limit=1)
+        pairs = self._entries.scan(self._keys(start, end), limit=1)
         if not pairs:
             return None
         key, value = pairs[0]
@@ -83,12 +80,12 @@ class RocksQueueEntries:
         return FoundEntry(QueueOffset(I64.unpack_from(key, len(self._prefix))[0]), PhysicalOffset(physical_offset))
 
     def window(self, start: int, end: int) -> EntryWindow:
-        return self._columns(self._scan(max(start, self.begin), min(end, self.maximum)))
+        start, end = max(start, self.begin), min(end, self.maximum)
+        # nearly always every offset has an entry; a queue with holes is read twice
+        return self._columns(self._entries.take(self._keys(start, end), end - start) if start < end else [])
 
-    def _scan(self, start: int, end: int, *, limit: int | None = None) -> list[tuple[bytes, bytes]]:
-        if start >= end:
-            return []
-        return self._reader.scan(self._prefix + I64.pack(start), self._prefix + I64.pack(end), limit)
+    def _keys(self, start: int, end: int) -> KeyRange:
+        return KeyRange(self._prefix + I64.pack(start), self._prefix + I64.pack(end))
 
     def _columns(self, pairs: list[tuple[bytes, bytes]]) -> EntryWindow:
         sizes = set(map(len, (value for _, value in pairs)))
