@@ -1,4 +1,4 @@
-"""The contract of key-value engines on LMDB, to compare RocksDB with (docs/adr/0083-one-engine-and-one-family.md).
+"""The contract of key-value engines on LMDB, to compare RocksDB with (docs/adr/0082-one-engine-and-one-family.md).
 
 LMDB is one B+ tree per family in a mapped file: a read copies no block, and a write copies each page that it changes.
 """
