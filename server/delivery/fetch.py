@@ -7,7 +7,7 @@ they are done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from shlex import quote as quoted
 from typing import Final, NamedTuple, Protocol
@@ -37,6 +37,10 @@ This is twice the largest message of the default limits: above that more bytes p
 """
 LENGTH_PER_ENTRY: Final = 256
 """Characters of a filter expression that take about as long to evaluate as it takes to read a record."""
+
+
+READ_TOGETHER_SIZE_MAX: Final = 256 * 1024
+"""Bytes of records that are read together. Some of them may be read in vain, if not all fit into the answer."""
 
 
 class Fetched:
@@ -482,7 +486,8 @@ class Fetch:
                 limit = min(fetched.room if wants_all else ENTRIES_PER_SCAN, ENTRIES_PER_SCAN, fetched.entries_left)
                 entries = self._source.entries(progress.queue, progress.next_offset, limit)
                 drained = len(entries) < limit
-                for entry in entries:
+                records = self._read_together(entries) if wants_all else None
+                for index, entry in enumerate(entries):
                     if barrier is not None and entry.physical_offset >= barrier:
                         return True
                     may_match = wants_all or wanted.may_match(entry.tags_code)
@@ -490,7 +495,9 @@ class Fetch:
                         drained = False
                         break
                     fetched.entries_left -= fetched.entry_cost
-                    record = self._read(entry, subscription, progress.queue) if may_match else None
+                    record = None if records is None else records[index]
+                    if record is None and may_match:
+                        record = self._read(entry, subscription, progress.queue)
                     if record is not None and (wants_all or wanted.matches(record.properties)):
                         found.append((entry.queue_offset, record))
                         fetched.expect(entry)
@@ -510,6 +517,17 @@ class Fetch:
         if not entries or entries[0].queue_offset != message.offset:
             return None
         return self._read(entries[0], message.subscription, message.progress.queue)
+
+    def _read_together(self, entries: Sequence[ConsumeQueueEntry]) -> list[StoredMessage] | None:
+        """Return the records if they are small and nothing is wrong with one of them; others are read one by one."""
+        if sum([entry.size for entry in entries]) > READ_TOGETHER_SIZE_MAX:
+            return None
+        if not self._stages.is_timed:
+            return self._source.read_all(entries)
+        began_s = self._stages.now_s()
+        records = self._source.read_all(entries)
+        self._stages.reading_s += self._stages.now_s() - began_s
+        return records
 
     def _read(self, entry: ConsumeQueueEntry, subscription: Subscription, queue: QueueId) -> StoredMessage | None:
         """Return the record, or None if the message was given up: then the operator has accepted its loss."""

@@ -31,12 +31,16 @@ from typing import Any, Final, NamedTuple
 
 from quarry_mq.protocol.names import is_light_queue
 from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.store.lru_cache import LruCache
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.metadata.lite import light_queue_name, parse_light_queue_name
 from quarry_mq.store.native import Native
 
 PROOF_SIZE: Final = 8
 """Bytes of a proof. Each guess costs an attacker a call to the broker."""
+
+OWNERS_REMEMBERED: Final = 1_024
+"""Groups with topics whose handles were made or read lately, for which the first part of a proof is kept."""
 
 
 class Purpose(Enum):
@@ -58,18 +62,25 @@ class HandleKey:
         self.raw: Final = raw
         self.since: Final = since
         self.native: Final = native
+        self._begun: LruCache[tuple[Purpose, tuple[str, ...]], Any] = LruCache(OWNERS_REMEMBERED)
 
     def begun(self, purpose: Purpose, *names: str) -> Any:
         """Return a hash of the owner of handles. A copy of it, updated with what a handle names, gives the proof.
 
         No name may have a zero byte.
         """
-        begun = blake2b(purpose.value, key=self.raw, digest_size=PROOF_SIZE)
-        begun.update("".join(f"{name}\0" for name in names).encode())
+        owner = (purpose, names)
+        begun = self._begun.get(owner)
+        if begun is None:
+            begun = blake2b(purpose.value, key=self.raw, digest_size=PROOF_SIZE)
+            begun.update("".join(f"{name}\0" for name in names).encode())
+            if self._begun.is_full:
+                self._begun.rotate()
+            self._begun.put(owner, begun)
         return begun
 
     def proof(self, purpose: Purpose, *names: str, fields: bytes) -> bytes:
-        hashed = self.begun(purpose, *names)
+        hashed = self.begun(purpose, *names).copy()
         hashed.update(fields)
         return bytes(hashed.digest())
 

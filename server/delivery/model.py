@@ -108,6 +108,9 @@ class MessageSource(Protocol):
 
     def read(self, entry: ConsumeQueueEntry) -> StoredMessage: ...
 
+    def read_all(self, entries: Sequence[ConsumeQueueEntry]) -> list[StoredMessage] | None:
+        """Return the records of these entries as `read` does; None if it would raise for one of them."""
+
     def queues_of(self, topic: str) -> list[QueueId]:
         """Return the queues that ever got a message; for callers that go on to ask for their bounds."""
 

@@ -195,6 +195,7 @@ class PythonCalls:
         fill_ok(self._sent.status)
         self._sent_entry = self._sent.entries.add()
         fill_ok(self._sent_entry.status)
+        self._key: HandleKey | None = None
         self._done = service.AckMessageResponse()
         fill_ok(self._done.status)
         self._done_entry = self._done.entries.add()
@@ -227,8 +228,10 @@ class PythonCalls:
         group, topic, handle = parsed.group.name, parsed.topic.name, entry.receipt_handle
         if entry.lite_topic or LITE_TOPIC_BEGIN in handle:
             return None
+        if self._key is None or self._key.raw != key:
+            self._key = HandleKey(key, PhysicalOffset(0))
         try:
-            delivery = ReceiptHandle.decode(handle, group, topic, HandleKey(key, PhysicalOffset(0)))
+            delivery = ReceiptHandle.decode(handle, group, topic, self._key)
         except InvalidReceiptHandle:
             return None
         return group, topic, entry.message_id, handle, *delivery

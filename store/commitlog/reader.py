@@ -7,7 +7,7 @@ a window of them, which costs as much as reading one record, and most records li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -34,6 +34,9 @@ WINDOW_BYTES: Final = 128 * 1024
 """Bytes that are fetched at once. How much a device reads ahead around a page that is missing, the system decides."""
 WINDOW_BYTES_MAX: Final = 1024 * 1024
 """Bytes that are fetched at once for records that are read together: records of other queues lie between them."""
+
+
+_NOTHING: Final = memoryview(b"")
 
 
 class _Window(NamedTuple):
@@ -111,6 +114,28 @@ class CommitLogReader:
             found = self._decode_alone(segment, position, physical_offset, check_crc=check_crc)
         if isinstance(found, StoredMessage) and physical_offset + found.size > end:
             return Torn(physical_offset, f"its {found.size} bytes reach over the log's end at {end}")
+        return found
+
+    def read_all(self, entries: Sequence[ConsumeQueueEntry]) -> list[StoredMessage] | None:
+        """Return the records of these entries, with every CRC checked, in fewer steps than `decode` for each.
+
+        Returns None where `decode` has to say what is unusual about one of them. Raises OffsetOutOfRange.
+        """
+        end, read = self.end, decode_record if self._native is None else self._native.read
+        base, begin, view = PhysicalOffset(0), 0, _NOTHING
+        found: list[StoredMessage] = []
+        for entry in entries:
+            at, size = entry.physical_offset, entry.size
+            position = at - base
+            if position < begin or position + size > len(view):
+                base, begin, view, _, _, _ = self._window_at(at, end, size)
+                position = at - base
+                if position < begin:
+                    return None
+            record = read(view, position, at)
+            if type(record) is not StoredMessage or record.topic == REPLACED_TOPIC or at + record.size > end:
+                return None
+            found.append(record)
         return found
 
     def join(self, entries: list[ConsumeQueueEntry]) -> bytes | None:

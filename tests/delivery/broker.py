@@ -142,6 +142,12 @@ class ListedMessages:
                     return record
         raise AssertionError(f"no record at {entry.physical_offset}")
 
+    def read_all(self, entries: Sequence[ConsumeQueueEntry]) -> list[StoredMessage] | None:
+        try:
+            return [self.read(entry) for entry in entries]
+        except (OSError, MessageGivenUp):
+            return None
+
 
 class ListedDeadLetters:
     """Keeps what is forwarded in a list, at once, unless it is told to refuse, or to leave appends pending."""
