@@ -29,7 +29,6 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.times import TIME_MS_MAX
 from quarry_mq.server.delivery.handles import LITE_TOPIC_BEGIN, HandleKey, ReceiptHandle
 from quarry_mq.server.errors import InvalidReceiptHandle
-from quarry_mq.server.wire.status import fill_ok
 from quarry_mq.server.wire.validate import MARKS
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.native import Native, PlainAck, PlainMessage, PlainSend, SendReader
@@ -186,32 +185,30 @@ def _born_ms(system: definition.SystemProperties, now_ms: int) -> int | None:
     return born_ms if seconds >= 0 and 0 <= nanos < _NANOS_PER_S and born_ms <= TIME_MS_MAX else None
 
 
+_OK: Final = definition.Status(code=definition.OK, message="OK").SerializeToString()
+_OK_FIELD: Final = bytes([len(_OK)]) + _OK
+"""The status OK as protobuf writes it in a field, behind the number of the field."""
+
+
 class PythonCalls:
-    """The class offers `PlainCalls` in Python."""
+    """The class offers `PlainCalls` in Python.
+
+    Answers are written field by field, in a third of the time that protobuf takes to make an object for each. An object
+    that is kept and gets other values for each answer would be as fast, but its memory grows with each value.
+    """
 
     def __init__(self) -> None:
-        # answers for one message differ in few fields: those are set anew in an answer that is kept
-        self._sent = service.SendMessageResponse()
-        fill_ok(self._sent.status)
-        self._sent_entry = self._sent.entries.add()
-        fill_ok(self._sent_entry.status)
         self._key: HandleKey | None = None
-        self._done = service.AckMessageResponse()
-        fill_ok(self._done.status)
-        self._done_entry = self._done.entries.add()
-        fill_ok(self._done_entry.status)
 
     def send_answer(self, message_ids: list[str], first_offset: int) -> bytes:
         """Return the serialized `SendMessageResponse` of messages that are stored from a queue offset on."""
-        if len(message_ids) == 1:
-            entry = self._sent_entry
-            entry.message_id, entry.offset = message_ids[0], first_offset
-            return self._sent.SerializeToString()
-        response = service.SendMessageResponse()
-        fill_ok(response.status)
+        answer = b"\x0a" + _OK_FIELD
         for offset, message_id in enumerate(message_ids, first_offset):
-            fill_ok(response.entries.add(message_id=message_id, offset=offset).status)
-        return response.SerializeToString()
+            entry = b"\x0a" + _OK_FIELD + _text(b"\x12", message_id)
+            if offset:
+                entry += b"\x20" + _number(offset)
+            answer += b"\x12" + _number(len(entry)) + entry
+        return answer
 
     def read_ack(self, request: bytes, text_size_max: int, key: bytes) -> PlainAck | None:
         """Return the delivery that a plain acknowledgement names, as `store.native.Native.read_ack` does."""
@@ -238,6 +235,23 @@ class PythonCalls:
 
     def ack_answer(self, message_id: str, receipt_handle: str) -> bytes:
         """Return the serialized `AckMessageResponse` for one message that is acknowledged."""
-        entry = self._done_entry
-        entry.message_id, entry.receipt_handle = message_id, receipt_handle
-        return self._done.SerializeToString()
+        entry = _text(b"\x0a", message_id) + _text(b"\x12", receipt_handle) + b"\x1a" + _OK_FIELD
+        return b"\x0a" + _OK_FIELD + b"\x12" + _number(len(entry)) + entry
+
+
+def _text(key: bytes, text: str) -> bytes:
+    """Return a field of text as protobuf writes it; an empty one is not written."""
+    octets = text.encode()
+    return key + _number(len(octets)) + octets if octets else b""
+
+
+def _number(value: int) -> bytes:
+    """Return a number as protobuf writes it: seven bits in each byte, the lowest first."""
+    if value < 0x80:
+        return bytes((value,))
+    octets = bytearray()
+    while value >= 0x80:
+        octets.append(value & 0x7F | 0x80)
+        value >>= 7
+    octets.append(value)
+    return bytes(octets)

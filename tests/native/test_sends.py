@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
@@ -298,3 +299,20 @@ def test_an_answer_is_what_protobuf_writes(plain_calls: PlainCalls, message_id: 
         for index, each in enumerate(ids):
             fill_ok(expected.entries.add(message_id=each, offset=offset + index).status)
         assert plain_calls.send_answer(ids, offset) == expected.SerializeToString()
+
+
+def test_answers_keep_no_memory(plain_calls: PlainCalls) -> None:
+    """An object of protobuf that is used for one answer after the other grows by each text, and nothing shows it."""
+
+    def resident_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    def answer_many() -> None:
+        for number in range(100_000):
+            plain_calls.send_answer([f"{number:034X}"], number)
+            plain_calls.ack_answer(f"{number:034X}", f"{number:052X}")
+
+    answer_many()
+    before = resident_bytes()
+    answer_many()
+    assert resident_bytes() - before < 4 << 20, "13 MB with kept objects"
