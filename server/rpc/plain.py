@@ -29,6 +29,7 @@ from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.protocol.times import TIME_MS_MAX
 from quarry_mq.server.delivery.handles import LITE_TOPIC_BEGIN, HandleKey, ReceiptHandle
 from quarry_mq.server.errors import InvalidReceiptHandle
+from quarry_mq.server.wire.parsing import UNCOUNTED_SIZE
 from quarry_mq.server.wire.validate import MARKS
 from quarry_mq.store.message import PhysicalOffset
 from quarry_mq.store.native import Native, PlainAck, PlainMessage, PlainSend, SendReader
@@ -60,7 +61,12 @@ class PlainSendReader:
         self._limits = limits
 
     def read(self, request: bytes, peer: str, now_ms: int) -> PlainSend | None:
-        """Return the messages of a plain request, as `store.native.SendReader.read` does."""
+        """Return the messages of a plain request, as `store.native.SendReader.read` does.
+
+        A large one takes the slow path, which counts its fields before protobuf makes objects of them.
+        """
+        if len(request) > UNCOUNTED_SIZE:
+            return None
         try:
             messages = service.SendMessageRequest.FromString(request).messages
         except DecodeError:
