@@ -7,6 +7,7 @@ with it.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, Protocol
 
 from google.protobuf.message import DecodeError
@@ -191,6 +192,12 @@ def _born_ms(system: definition.SystemProperties, now_ms: int) -> int | None:
     return born_ms if seconds >= 0 and 0 <= nanos < _NANOS_PER_S and born_ms <= TIME_MS_MAX else None
 
 
+@lru_cache(maxsize=16)
+def _handle_key(raw: bytes) -> HandleKey:
+    """Return the key object of a store's secret, with the owners of handles that it has met."""
+    return HandleKey(raw, PhysicalOffset(0))
+
+
 _OK: Final = definition.Status(code=definition.OK, message="OK").SerializeToString()
 _OK_FIELD: Final = bytes([len(_OK)]) + _OK
 """The status OK as protobuf writes it in a field, behind the number of the field."""
@@ -202,9 +209,6 @@ class PythonCalls:
     Answers are written field by field, in a third of the time that protobuf takes to make an object for each. An object
     that is kept and gets other values for each answer would be as fast, but its memory grows with each value.
     """
-
-    def __init__(self) -> None:
-        self._key: HandleKey | None = None
 
     def send_answer(self, message_ids: list[str], first_offset: int) -> bytes:
         """Return the serialized `SendMessageResponse` of messages that are stored from a queue offset on."""
@@ -231,10 +235,8 @@ class PythonCalls:
         group, topic, handle = parsed.group.name, parsed.topic.name, entry.receipt_handle
         if entry.lite_topic or LITE_TOPIC_BEGIN in handle:
             return None
-        if self._key is None or self._key.raw != key:
-            self._key = HandleKey(key, PhysicalOffset(0))
         try:
-            delivery = ReceiptHandle.decode(handle, group, topic, self._key)
+            delivery = ReceiptHandle.decode(handle, group, topic, _handle_key(key))
         except InvalidReceiptHandle:
             return None
         return group, topic, entry.message_id, handle, *delivery
