@@ -68,7 +68,7 @@ from quarry_mq.server.rpc.sends import SendStore
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.wire.messages import host_from_text
 from quarry_mq.store.errors import Forbidden, GroupNotFound, OffsetOutOfRange
-from quarry_mq.store.message import Appended, Message, PhysicalOffset, QueueId
+from quarry_mq.store.message import Appended, Host, Message, PhysicalOffset, QueueId
 from quarry_mq.store.message_store import MessageStore
 from quarry_mq.store.metadata import Group, Permission, Topic, TopicTable
 from quarry_mq.store.pending.rows import TIMER_TOPIC
@@ -143,6 +143,27 @@ def says_batch(fields: Mapping[str, str]) -> bool:
     return is_true(fields, "m") or is_true(fields, "batch")
 
 
+def stored_properties(text: str, cluster: str) -> dict[str, str]:
+    """Return the properties of a single message as they are stored, from those in the header of its send."""
+    properties = decode_properties(text.encode())
+    for name in RECEIVED_ONLY:
+        properties.pop(name, None)
+    properties[CLUSTER] = cluster
+    properties.update(REGION)
+    return properties
+
+
+def answer_fields(store_host: Host, queue_number: int, appended: Sequence[Appended], unique_key: str) -> dict[str, str]:
+    """Return the fields that answer a send. `unique_key` is empty for a batch."""
+    fields = {
+        "msgId": ",".join([offset_message_id(store_host, each.physical_offset) for each in appended]),
+        "queueId": str(queue_number),
+        "queueOffset": str(appended[0].queue_offset),
+        **REGION,
+    }
+    return {**fields, "transactionId": unique_key} if unique_key else fields
+
+
 class RemotingSends:
     """Stores what remoting clients send."""
 
@@ -193,7 +214,7 @@ class RemotingSends:
             return
         topic, number = self._place(call, header)
         self._check_size(call.command.body)
-        properties = self._properties(header.properties)
+        properties = stored_properties(header.properties, self._cluster)
         properties.setdefault(UNIQUE_KEY, _unique_key())
         message = self._message(call, header, QueueId(topic.name, number), call.command.body, properties)
         message = self._retried(header, message) if topic.name.startswith(RETRY_PREFIX) else message
@@ -249,15 +270,6 @@ class RemotingSends:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the message body size is over the limit: {len(body)} bytes, {self._limits.body_size_max} are allowed",
             )
-
-    def _properties(self, text: str) -> dict[str, str]:
-        """Return the properties of a message as they are stored."""
-        properties = decode_properties(text.encode())
-        for name in RECEIVED_ONLY:
-            properties.pop(name, None)
-        properties[CLUSTER] = self._cluster
-        properties.update(REGION)
-        return properties
 
     def _message(
         self,
@@ -324,15 +336,7 @@ class RemotingSends:
                 return
             sends.metrics.sent(len(appended), sends.clock.monotonic_s() - started_s)
             sends.metrics.traffic.sent(header.topic, TYPE_WORD, appended)
-            host = messages[0].store_host
-            fields = {
-                "msgId": ",".join([offset_message_id(host, each.physical_offset) for each in appended]),
-                "queueId": str(number),
-                "queueOffset": str(appended[0].queue_offset),
-                **REGION,
-            }
-            if unique_key:
-                fields["transactionId"] = unique_key
+            fields = answer_fields(messages[0].store_host, number, appended, unique_key)
             if messages[0].topic == TIMER_TOPIC:
                 fields["recallHandle"] = sends.delays.recall_handle(
                     header.topic,

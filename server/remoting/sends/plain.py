@@ -8,23 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from quarry_mq.protocol.messages.property_names import CLUSTER, LIGHT_QUEUES, TAGS, TRANSIENT_PREFIX, UNIQUE_KEY
+from quarry_mq.protocol.messages.property_names import LIGHT_QUEUES, TAGS, TRANSIENT_PREFIX, UNIQUE_KEY
 from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK
 from quarry_mq.protocol.remoting.batches import split_batch
 from quarry_mq.protocol.remoting.codes import RequestCode
 from quarry_mq.protocol.remoting.frames import Command, Frame, Serialization, read_command, write_command
 from quarry_mq.server.remoting.sends.ordinary import (
     PENDING_NAMES,
-    RECEIVED_ONLY,
-    REGION,
     SendHeader,
+    answer_fields,
     says_batch,
     send_header,
+    stored_properties,
 )
 from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.store.errors import Invalid
 from quarry_mq.store.message import Appended, EncodedMessage, Host
-from quarry_mq.store.record import decode_properties, encode_properties, offset_message_id
+from quarry_mq.store.record import decode_properties, encode_properties
 from quarry_mq.store.record.properties import java_hash
 
 FAST_BATCH_MAX: Final = 1024
@@ -72,14 +72,7 @@ class PlainRemotingSendRun:
             at += count
             if command.is_oneway:
                 continue
-            fields = {
-                "msgId": ",".join([offset_message_id(store_host, each.physical_offset) for each in places]),
-                "queueId": str(queue_number),
-                "queueOffset": str(places[0].queue_offset),
-                **REGION,
-            }
-            if unique_key:
-                fields["transactionId"] = unique_key
+            fields = answer_fields(store_host, queue_number, places, unique_key)
             frames.append(write_command(command.response(fields=fields)))
         return b"".join(frames)
 
@@ -89,7 +82,7 @@ class PlainRemotingSendReader:
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._body_size_max = settings.for_wire().body_size_max
-        self._added = {CLUSTER: settings.broker.cluster, **REGION}
+        self._cluster = settings.broker.cluster
 
     def read(
         self, frames: Sequence[tuple[int, bytes, bytes]], start: int, born_host: Host, store_host: Host, now_ms: int
@@ -120,13 +113,10 @@ class PlainRemotingSendReader:
                 (flag, body, decode_properties(raw)) for flag, body, raw in split_batch(frame.body, FAST_BATCH_MAX)
             ]
         else:
-            properties = decode_properties(header.properties.encode())
+            properties = stored_properties(header.properties, self._cluster)
             unique_key = properties.get(UNIQUE_KEY, "")
             if not unique_key:
                 return False
-            for name in RECEIVED_ONLY:
-                properties.pop(name, None)
-            properties.update(self._added)
             parts = [(header.flag, frame.body, properties)]
         if not parts or not all(_is_plain(properties) for _, _, properties in parts):
             return False
