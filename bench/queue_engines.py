@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -18,33 +17,14 @@ from typing import Final
 from bench.harness import Case, Options, Sample, Scale, alternate, measure, require_room
 from bench.peers.lmdb_engine import LmdbEngine
 from bench.scattered import scattered
+from bench.unit_reads import RANGE, Place, Shape, Sizes, places_of, read_places, requests_of
 from quarry_mq.kv import KeyValueEngine
 from quarry_mq.store.consumequeue import RocksConsumeQueues, open_consume_queue_engine
 from quarry_mq.store.consumequeue.rocks_layout import ENTRIES_FAMILY, OFFSET_FAMILY
-from quarry_mq.store.message import DispatchRequest, PhysicalOffset, QueueId, QueueOffset
+from quarry_mq.store.message import PhysicalOffset
 
 QUESTION: Final = "What do consume queues cost on LMDB in place of RocksDB?"
-RANGE: Final = 32
 ROUND: Final = 64
-QUEUES_PER_TOPIC: Final = 8
-_RECORD_SIZE: Final = 1280
-_STORED_AT_MS: Final = 1_700_000_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The distribution of the entries."""
-
-    queues: int
-    entries_per_queue: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    shapes: tuple[Shape, ...]
-    reads: int
-    rounds: int
-
 
 SIZES: Final = {
     Scale.FULL: Sizes((Shape(1_000, 640), Shape(100_000, 10), Shape(1_000_000, 2)), reads=5_000, rounds=5),
@@ -63,7 +43,8 @@ class _Subject:
         self._queues = RocksConsumeQueues(
             engine, minimum_physical_offset=PhysicalOffset(0), cached_queues_max=2 * shape.queues
         )
-        self._requests = _requests(shape)
+        # queues that follow each other lie far apart
+        self._requests = requests_of(shape, (scattered(number, shape.queues) for number in range(shape.queues)))
 
     def put(self, count: int) -> int:
         """Put the next messages, and flush them as a broker does from time to time."""
@@ -77,9 +58,8 @@ class _Subject:
         self.written_bytes += _written_bytes() - before
         return put
 
-    def read(self, places: Sequence[tuple[QueueId, QueueOffset]], limit: int) -> int:
-        entries = self._queues.entries
-        return sum(len(entries(queue, offset, limit)) for queue, offset in places)
+    def read(self, places: Sequence[Place], limit: int) -> int:
+        return read_places(self._queues, places, limit)
 
     @property
     def stored_bytes(self) -> int:
@@ -121,7 +101,7 @@ def _cases(ours: _Subject, peer: _Subject, shape: Shape, sizes: Sizes, random: R
     for limit in (1, min(RANGE, shape.entries_per_queue)):
 
         def read(limit: int = limit) -> Callable[[_Subject], int]:
-            places = _places(random, shape, limit, sizes.reads)
+            places = places_of(random, shape, limit, sizes.reads)
             return lambda subject: subject.read(places, limit)
 
         reads = _samples(ours, peer, sizes, read, sizes.reads * limit)
@@ -140,37 +120,6 @@ def _samples(
         return done
 
     return alternate(sizes.rounds, lambda: sample(ours), lambda: sample(peer))
-
-
-def _places(random: Random, shape: Shape, limit: int, count: int) -> list[tuple[QueueId, QueueOffset]]:
-    starts = shape.entries_per_queue - limit + 1
-    return [(_queue(random.randrange(shape.queues)), QueueOffset(random.randrange(starts))) for _ in range(count)]
-
-
-def _queue(number: int) -> QueueId:
-    topic, queue_number = divmod(number, QUEUES_PER_TOPIC)
-    return QueueId(f"bench-topic-{topic:06d}", queue_number)
-
-
-def _requests(shape: Shape) -> Iterator[DispatchRequest]:
-    """Yield one message after the other in each queue in turn; queues that follow each other lie far apart."""
-    at = 0
-    for offset in range(shape.entries_per_queue):
-        for number in range(shape.queues):
-            topic, queue_number = _queue(scattered(number, shape.queues))
-            yield DispatchRequest(
-                topic,
-                queue_number,
-                QueueOffset(offset),
-                PhysicalOffset(at),
-                _RECORD_SIZE,
-                number % 1_000,
-                _STORED_AT_MS + at // 1_000,
-                0,
-                {},
-                (),
-            )
-            at += _RECORD_SIZE
 
 
 def _written_bytes() -> int:

@@ -8,7 +8,7 @@ what is left after bounds, decoding and the check of every short scan for damage
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -80,11 +80,11 @@ def _case(
     bare = engine.family(ENTRIES_FAMILY).native()
 
     def ours() -> Sample:
-        places = _places(random, shape, limit, sizes.reads)
-        return measure(lambda: _checked(_read(queues, places, limit), sizes.reads * expected))
+        places = places_of(random, shape, limit, sizes.reads)
+        return measure(lambda: _checked(read_places(queues, places, limit), sizes.reads * expected))
 
     def peer() -> Sample:
-        keys = [entry_key(*place) for place in _places(random, shape, limit, sizes.reads)]
+        keys = [entry_key(*place) for place in places_of(random, shape, limit, sizes.reads)]
         read: Callable[[], int] = (lambda: _get(bare, keys)) if limit == 1 else (lambda: _iterate(bare, keys, expected))
         return measure(lambda: _checked(read(), sizes.reads * expected))
 
@@ -106,13 +106,14 @@ def _case(
     )
 
 
-def _places(random: Random, shape: Shape, limit: int, count: int) -> list[Place]:
+def places_of(random: Random, shape: Shape, limit: int, count: int) -> list[Place]:
     """Choose where to read: any queue, and any offset that is followed by as many entries as the queue can give."""
     starts = shape.entries_per_queue - min(limit, shape.entries_per_queue) + 1
-    return [(_queue(random.randrange(shape.queues)), QueueOffset(random.randrange(starts))) for _ in range(count)]
+    return [(queue_of(random.randrange(shape.queues)), QueueOffset(random.randrange(starts))) for _ in range(count)]
 
 
-def _read(queues: RocksConsumeQueues, places: Sequence[Place], limit: int) -> int:
+def read_places(queues: RocksConsumeQueues, places: Sequence[Place], limit: int) -> int:
+    """Read up to `limit` entries from each place on; return how many were read."""
     entries = queues.entries
     return sum(len(entries(queue, offset, limit)) for queue, offset in places)
 
@@ -137,17 +138,22 @@ def _checked(found: int, expected: int) -> int:
 # -- the database
 
 
-def _queue(number: int) -> QueueId:
+def queue_of(number: int) -> QueueId:
+    """Return a queue by its number, from 0 on."""
     topic, queue_number = divmod(number, QUEUES_PER_TOPIC)
     return QueueId(f"bench-topic-{topic:06d}", queue_number)
 
 
-def _requests(shape: Shape) -> Iterator[DispatchRequest]:
-    """Yield one message after the other in each queue in turn, as many producers at once would send them."""
+def requests_of(shape: Shape, turns: Iterable[int] | None = None) -> Iterator[DispatchRequest]:
+    """Yield one message after the other in each queue in turn, as many producers at once would send them.
+
+    `turns` are the numbers of the queues in the order in which they have their turns.
+    """
+    order = list(range(shape.queues) if turns is None else turns)
     at = 0
     for offset in range(shape.entries_per_queue):
-        for number in range(shape.queues):
-            topic, queue_number = _queue(number)
+        for number in order:
+            topic, queue_number = queue_of(number)
             tags_code = number % 1_000
             yield DispatchRequest(
                 topic,
@@ -167,7 +173,7 @@ def _requests(shape: Shape) -> Iterator[DispatchRequest]:
 def _write(directory: Path, shape: Shape) -> None:
     with _open(directory) as engine:
         queues = RocksConsumeQueues(engine, minimum_physical_offset=PhysicalOffset(0))
-        requests = _requests(shape)
+        requests = requests_of(shape)
         while portion := list(islice(requests, ENTRIES_PER_PUT)):
             last = portion[-1]
             queues.put(portion, PhysicalOffset(last.physical_offset + last.size))

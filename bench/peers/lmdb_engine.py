@@ -224,7 +224,7 @@ class LmdbEngine:
     def gather_tables(self, family: Family, count: int | None) -> None:  # noqa: ARG002 - there are no tables
         self.require_open()
 
-    def write_table(self, family: Family, path: Path, pairs: Iterable[Pair]) -> int:  # noqa: ARG002
+    def write_table(self, family: Family, path: Path, pairs: Iterable[Pair]) -> int:  # noqa: ARG002 - a file is of no family
         self.require_open()
         return write_table(path, pairs)
 
