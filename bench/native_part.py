@@ -36,7 +36,7 @@ from quarry_mq.server.wire.parsing import SHORT_MAX
 from quarry_mq.store.commitlog.writer import encode_batch, native_batch_encoder
 from quarry_mq.store.message import EncodedMessage, Host, PhysicalOffset, QueueOffset
 from quarry_mq.store.native import NATIVE, WHY_NOT, Native
-from quarry_mq.store.record import StoredMessage, decode_record
+from quarry_mq.store.record import REPLACED_TOPIC, StoredMessage, decode_record
 
 QUESTION: Final = "What does the native part save, piece by piece?"
 PEER: Final = "the same in Python"
@@ -144,7 +144,7 @@ def _segment(native: Native, sent: list[bytes]) -> tuple[memoryview, list[Physic
 
 def _decoding(native: Native, sent: list[bytes]) -> tuple[Work, Work]:
     segment, places = _segment(native, sent)
-    read = native.RecordReader(StoredMessage, Host).read
+    read = native.RecordReader(StoredMessage, Host, REPLACED_TOPIC).read
     return (
         lambda: [read(segment, at, at) for at in places],
         lambda: [decode_record(segment, at, at) for at in places],
@@ -156,7 +156,7 @@ def _delivering(native: Native, sent: list[bytes]) -> tuple[Work, Work]:
     records = [decode_record(segment, at, at) for at in places]
     messages = [Delivered(each, "h" * 52, 1, 15_000) for each in records if isinstance(each, StoredMessage)]
     ours, theirs = message_items(native), message_items(None)
-    return lambda: ours(TOPIC, messages), lambda: theirs(TOPIC, messages)
+    return lambda: ours(TOPIC, messages, definition.MD5), lambda: theirs(TOPIC, messages, definition.MD5)
 
 
 def _acknowledging(native: Native) -> tuple[Work, Work]:

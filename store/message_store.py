@@ -23,6 +23,7 @@ from quarry_mq.protocol.messages.property_names import LIGHT_QUEUE_OFFSETS, LIGH
 from quarry_mq.protocol.messages.system_flag import TRANSACTION_MASK
 from quarry_mq.protocol.names import LIGHT_QUEUE_PREFIX
 from quarry_mq.store.commitlog import BegunFlush, CommitLogFlusher, CommitLogReader, CommitLogWriter
+from quarry_mq.store.commitlog.reader import RECORD_BYTES
 from quarry_mq.store.commitlog.segments import StoreTimes
 from quarry_mq.store.commitlog.writer import encode_batch, native_batch_encoder
 from quarry_mq.store.consumequeue import ConsumeQueueEntry, LastEntry, LightQueueStep, LiteParentsStep, QueueEnd
@@ -396,7 +397,7 @@ class MessageStore:
                 f"consume queue entry {entry.queue_offset} points at offset {entry.physical_offset}: {error}",
             ) from error
 
-    def read_all(self, entries: Sequence[ConsumeQueueEntry]) -> list[StoredMessage] | None:
+    def read_all(self, entries: list[ConsumeQueueEntry]) -> list[StoredMessage] | None:
         """Return the records of these entries as `read` does, at half of its cost; None if `read` would raise."""
         try:
             return self._reader.read_all(entries)
@@ -432,7 +433,8 @@ class MessageStore:
 
     def _record(self, at: PhysicalOffset, entry: ConsumeQueueEntry | None = None) -> StoredMessage:
         """Return the record that `entry` points at, or that of a pending message if `entry` is None."""
-        record = self._reader.decode(at, check_crc=True)
+        size = RECORD_BYTES if entry is None else entry.size
+        record = self._reader.decode(at, check_crc=True, size=size)
         if isinstance(record, StoredMessage) and record.topic != REPLACED_TOPIC:
             return record
         if self._reader.is_replaced(at):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     """A message, its receipt handle, how often it was delivered, how long it is hidden (ms)."""
 
 MODULE: Final = "quarry_native"
-CONTRACT: Final = 16
+CONTRACT: Final = 17
 """Number of the build that goes with this code; a build with another number is not used."""
 
 PlainMessage = tuple[str, bytes, bytes, int, int, int]
@@ -133,11 +133,11 @@ delivery id, expiry (ms).
 class ReceiveWriter(Protocol):
     """A receive writer serializes the messages of answers to receives."""
 
-    def write(self, topic: str, messages: Sequence[HandedOut], /) -> list[bytes | None]:
+    def write(self, topic: str, messages: Sequence[HandedOut], digest: int, /) -> list[bytes | None]:
         """Return the serialized `ReceiveMessageResponse` of each message as `fill_message` makes it; None if it is not
         plain.
 
-        User properties are in the order of the record.
+        `digest` is the number of a `DigestType`, CRC32 or MD5. User properties are in the order of the record.
         """
 
 
@@ -158,18 +158,37 @@ class RecordReader(Protocol):
         A record is plain if it ends in its CRC. May be called from any thread.
         """
 
+    def read_all(
+        self,
+        segment: memoryview,
+        base: PhysicalOffset,
+        end: int,
+        entries: list[ConsumeQueueEntry],
+        fetch: Callable[[int, int], None],
+        /,
+    ) -> list[StoredMessage] | None:
+        """Return the records of these entries, each checked as in `read`. The rest is as for `join`."""
+
     def join(
-        self, segment: memoryview, base: PhysicalOffset, end: int, entries: list[ConsumeQueueEntry], unlike: str, /
+        self,
+        segment: memoryview,
+        base: PhysicalOffset,
+        end: int,
+        entries: list[ConsumeQueueEntry],
+        fetch: Callable[[int, int], None],
+        /,
     ) -> bytes | None:
         """Return the records of these entries, one behind the other, each checked as in `read`.
 
-        Returns None if one is not plain, or has the topic `unlike`, or does not lie whole in the segment, which begins
-        at `base`, and below `end`.
+        `fetch` is called with the position and the size of each part of the segment before this part is read; its error
+        is raised. Returns None if a record is not plain, or has the topic that is left out, or is not of the size of
+        its entry, or does not lie whole in the segment, which begins at `base`, and below `end`.
         """
 
 
 class RecordReaderMaker(Protocol):
-    def __call__(self, record_type: type[StoredMessage], host_type: type[Host], /) -> RecordReader: ...
+    def __call__(self, record_type: type[StoredMessage], host_type: type[Host], unlike: str, /) -> RecordReader:
+        """Make a reader. `read_all` and `join` leave out records of the topic `unlike`."""
 
 
 class EncodeBatch(Protocol):

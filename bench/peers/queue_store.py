@@ -160,10 +160,10 @@ class QueueStore:
             for queue in queues:
                 offset = 0
                 while offset < self._entries:
-                    for entry in messages.entries(queue, QueueOffset(offset), RANGE):
-                        if messages.read(entry).queue_offset != offset:
-                            raise RuntimeError(f"another message at {offset} of {queue}")
-                        offset += 1
+                    records = messages.read_all(messages.entries(queue, QueueOffset(offset), RANGE)) or ()
+                    if not records or records[0].queue_offset != offset:
+                        raise RuntimeError(f"another message at {offset} of {queue}")
+                    offset += len(records)
         return count * self._entries
 
     def compact(self) -> int:

@@ -12,6 +12,7 @@ use crate::wire::{put_bytes, put_head, put_number, put_varint};
 
 const COMPRESSED: i64 = 1;
 const COMPRESSION_METHOD: i64 = 0x700;
+const CRC32: u64 = 1;
 const MD5: u64 = 2;
 const IDENTITY: u64 = 1;
 const GZIP: u64 = 2;
@@ -61,11 +62,11 @@ impl ReceiveWriter {
     }
 
     /// The response with each message; None for one that is not plain. Each is record, handle, attempt, hidden for ms.
-    fn write<'py>(&self, topic: &str, messages: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+    fn write<'py>(&self, topic: &str, messages: &Bound<'py, PyAny>, digest: u64) -> PyResult<Bound<'py, PyList>> {
         let py = messages.py();
         let answers = PyList::empty(py);
         for message in messages.try_iter()? {
-            match self.message(topic, message?.cast::<PyTuple>()?)? {
+            match self.message(topic, message?.cast::<PyTuple>()?, digest)? {
                 Some(answer) => answers.append(answer)?,
                 None => answers.append(py.None())?,
             }
@@ -75,7 +76,12 @@ impl ReceiveWriter {
 }
 
 impl ReceiveWriter {
-    fn message<'py>(&self, topic: &str, delivered: &Bound<'py, PyTuple>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    fn message<'py>(
+        &self,
+        topic: &str,
+        delivered: &Bound<'py, PyTuple>,
+        digest: u64,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let record = delivered.get_item(0)?;
         let record = record.cast::<PyTuple>()?;
         let raw = record.get_item(16)?;
@@ -83,7 +89,8 @@ impl ReceiveWriter {
         let Some(properties) = self.properties(raw) else { return Ok(None) };
         let body: PyBuffer<u8> = PyBuffer::get(&record.get_item(14)?)?;
         let Some(content) = body.as_slice(delivered.py()) else { return Ok(None) };
-        let Some(system) = self.system_properties(record, delivered, &properties, content)? else { return Ok(None) };
+        let digest = digest_of(content, digest);
+        let Some(system) = self.system_properties(record, delivered, &properties, &digest)? else { return Ok(None) };
 
         let mut head = Vec::with_capacity(system.len() + raw.len() + topic.len() + 64);
         let mut part = Vec::with_capacity(topic.len() + 8);
@@ -147,7 +154,7 @@ impl ReceiveWriter {
         record: &Bound<'_, PyTuple>,
         delivered: &Bound<'_, PyTuple>,
         properties: &Properties<'_>,
-        body: &[ReadOnlyCell<u8>],
+        digest: &[u8],
     ) -> PyResult<Option<Vec<u8>>> {
         let number = |index: usize| record.get_borrowed_item(index)?.extract::<i64>();
         let (queue_id, queue_offset, stored_ms) = (number(3)?, number(5)?, number(10)?);
@@ -176,10 +183,7 @@ impl ReceiveWriter {
             put_bytes(&mut out, 2, key.as_bytes());
         }
         put_bytes(&mut out, 3, properties.message_id.unwrap_or_default().as_bytes());
-        let mut digest = Vec::with_capacity(40);
-        put_number(&mut digest, 1, MD5);
-        put_bytes(&mut digest, 2, &upper_hex(md5_of(body)));
-        put_bytes(&mut out, 4, &digest);
+        put_bytes(&mut out, 4, digest);
         put_number(&mut out, 5, if is_compressed { GZIP } else { IDENTITY });
         put_number(&mut out, 6, NORMAL);
         put_time(&mut out, 7, number(8)?.clamp(0, TIME_MS_MAX));
@@ -197,18 +201,33 @@ impl ReceiveWriter {
     }
 }
 
-/// Copied and digested piece by piece, so that a large body is not copied as a whole for it.
-fn md5_of(body: &[ReadOnlyCell<u8>]) -> [u8; 16] {
-    let mut digest = md5::Context::new();
+/// The `Digest` of a body, of type CRC32 or MD5. A CRC32 is in hexadecimal without leading zeros.
+fn digest_of(body: &[ReadOnlyCell<u8>], kind: u64) -> Vec<u8> {
+    let mut digest = Vec::with_capacity(40);
+    if kind == CRC32 {
+        let mut hasher = crc32fast::Hasher::new();
+        by_pieces(body, |piece| hasher.update(piece));
+        put_number(&mut digest, 1, CRC32);
+        put_bytes(&mut digest, 2, format!("{:X}", hasher.finalize()).as_bytes());
+    } else {
+        let mut context = md5::Context::new();
+        by_pieces(body, |piece| context.consume(piece));
+        put_number(&mut digest, 1, MD5);
+        put_bytes(&mut digest, 2, &upper_hex(context.finalize().0));
+    }
+    digest
+}
+
+/// Copies piece by piece, so that a large body is not copied as a whole for its digest.
+fn by_pieces(body: &[ReadOnlyCell<u8>], mut consume: impl FnMut(&[u8])) {
     let mut piece = [0u8; 4096];
     for part in body.chunks(piece.len()) {
         let copied = &mut piece[..part.len()];
         for (to, from) in copied.iter_mut().zip(part) {
             *to = from.get();
         }
-        digest.consume(copied);
+        consume(copied);
     }
-    digest.finalize().0
 }
 
 /// A point or a span of time: seconds and nanoseconds.

@@ -17,6 +17,10 @@ const STORE_HOST_V6: i32 = 0x20;
 const CRC_PROPERTY_SIZE: usize = 20;
 const CRC_PROPERTY_START: &[u8] = b"\x02__CRC32#\x01";
 const PORT_MAXIMUM: i32 = 65_535;
+/// Between two records that are fetched together lie at most these bytes: more cost as much as another call.
+const GAP_MAX: usize = 16 * 1024;
+/// The bytes that are fetched together.
+const RUN_MAX: usize = 1024 * 1024;
 
 /// An object that was made of the same bytes last.
 type Last = Mutex<Option<(Vec<u8>, Py<PyAny>)>>;
@@ -26,6 +30,8 @@ type Last = Mutex<Option<(Vec<u8>, Py<PyAny>)>>;
 pub struct RecordReader {
     record_type: Py<PyType>,
     host_type: Py<PyType>,
+    /// The topic of records that are not read, because something is in their place.
+    unlike: String,
     topic: Last,
     born_host: Last,
     store_host: Last,
@@ -54,15 +60,16 @@ struct Record<'a> {
 
 #[pymethods]
 impl RecordReader {
-    /// Both are subclasses of tuple without fields of their own.
+    /// Both types are subclasses of tuple without fields of their own.
     #[new]
-    fn new(record_type: Bound<'_, PyType>, host_type: Bound<'_, PyType>) -> PyResult<Self> {
+    fn new(record_type: Bound<'_, PyType>, host_type: Bound<'_, PyType>, unlike: String) -> PyResult<Self> {
         require_tuple(&record_type)?;
         require_tuple(&host_type)?;
         let (topic, born_host, store_host) = (Mutex::new(None), Mutex::new(None), Mutex::new(None));
         Ok(RecordReader {
             record_type: record_type.unbind(),
             host_type: host_type.unbind(),
+            unlike,
             topic,
             born_host,
             store_host,
@@ -76,14 +83,125 @@ impl RecordReader {
         position: usize,
         physical_offset: i64,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let py = segment.py();
         let buffer: PyBuffer<u8> = PyBuffer::get(segment)?;
-        let Some(cells) = buffer.as_slice(py) else { return Ok(None) };
-        // SAFETY: a record that was appended is never written again, and the buffer lives as long as the slice
-        let bytes = unsafe { std::slice::from_raw_parts(cells.as_ptr().cast::<u8>(), cells.len()) };
-        let Some(record) = bytes.get(position..).and_then(|rest| decode(rest, physical_offset)) else {
+        let Some(bytes) = bytes_of(segment.py(), &buffer) else { return Ok(None) };
+        let found = bytes.get(position..).and_then(|rest| decode(rest, physical_offset));
+        found.map(|record| self.object(segment, position, physical_offset, &record)).transpose()
+    }
+
+    /// The records of these entries, as `read` has them. The rest is as for `join`.
+    fn read_all<'py>(
+        &self,
+        segment: &Bound<'py, PyAny>,
+        base: i64,
+        end: i64,
+        entries: &Bound<'py, PyList>,
+        fetch: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyList>>> {
+        let buffer: PyBuffer<u8> = PyBuffer::get(segment)?;
+        let Some(bytes) = bytes_of(segment.py(), &buffer) else { return Ok(None) };
+        let Some(places) = fetched_places(bytes.len(), base, end, entries, fetch)? else { return Ok(None) };
+        let found = PyList::empty(segment.py());
+        for (position, part) in places {
+            let at = base + position as i64;
+            let Some(record) = decode_whole(&bytes[position..part], at, &self.unlike) else { return Ok(None) };
+            found.append(self.object(segment, position, at, &record)?)?;
+        }
+        Ok(Some(found))
+    }
+
+    /// The records of these entries, one behind the other, every checksum checked. None if one is not plain, is left
+    /// out, or does not lie whole in the segment, which begins at `base`, and below `end`. `fetch` is called with the
+    /// position and the size of each part of the segment before it is read.
+    fn join<'py>(
+        &self,
+        segment: &Bound<'py, PyAny>,
+        base: i64,
+        end: i64,
+        entries: &Bound<'py, PyList>,
+        fetch: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let buffer: PyBuffer<u8> = PyBuffer::get(segment)?;
+        let Some(bytes) = bytes_of(segment.py(), &buffer) else { return Ok(None) };
+        let Some(places) = fetched_places(bytes.len(), base, end, entries, fetch)? else { return Ok(None) };
+        if places.iter().any(|(from, to)| decode_whole(&bytes[*from..*to], base + *from as i64, &self.unlike).is_none()) {
+            return Ok(None);
+        }
+        PyBytes::new_with(segment.py(), places.iter().map(|(from, to)| to - from).sum(), |mut room| {
+            for (from, to) in places {
+                let (own, rest) = room.split_at_mut(to - from);
+                own.copy_from_slice(&bytes[from..to]);
+                room = rest;
+            }
+            Ok(())
+        })
+        .map(Some)
+    }
+}
+
+/// The bytes of a segment, whose pages must be fetched before they are read.
+fn bytes_of<'a>(py: Python<'a>, buffer: &'a PyBuffer<u8>) -> Option<&'a [u8]> {
+    let cells = buffer.as_slice(py)?;
+    // SAFETY: a record that was appended is never written again, and the buffer lives as long as the slice
+    Some(unsafe { std::slice::from_raw_parts(cells.as_ptr().cast::<u8>(), cells.len()) })
+}
+
+/// Where the records of entries begin and end in a segment, once all of their bytes are fetched. None if one of them
+/// does not lie in the segment and below `end`.
+fn fetched_places(
+    length: usize,
+    base: i64,
+    end: i64,
+    entries: &Bound<'_, PyList>,
+    fetch: &Bound<'_, PyAny>,
+) -> PyResult<Option<Vec<(usize, usize)>>> {
+    let mut places = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let entry = entry.cast_into::<PyTuple>()?;
+        let at: i64 = entry.get_borrowed_item(1)?.extract()?;
+        let size: i64 = entry.get_borrowed_item(2)?.extract()?;
+        let Some(position) = at.checked_sub(base).and_then(|position| usize::try_from(position).ok()) else {
             return Ok(None);
         };
+        let Ok(size) = usize::try_from(size) else { return Ok(None) };
+        if position > length || size > length - position || at + size as i64 > end {
+            return Ok(None);
+        }
+        places.push((position, position + size));
+    }
+    let mut run: Option<(usize, usize)> = None;
+    for (from, to) in &places {
+        run = match run {
+            Some((first, last)) if *from >= first && *from <= last + GAP_MAX && *to <= first + RUN_MAX => {
+                Some((first, last.max(*to)))
+            }
+            Some((first, last)) => {
+                fetch.call1((first, last - first))?;
+                Some((*from, *to))
+            }
+            None => Some((*from, *to)),
+        };
+    }
+    if let Some((first, last)) = run {
+        fetch.call1((first, last - first))?;
+    }
+    Ok(Some(places))
+}
+
+/// The record that these bytes are. None for one that is not plain, is shorter than the bytes, or has this topic.
+fn decode_whole<'a>(bytes: &'a [u8], physical_offset: i64, unlike: &str) -> Option<Record<'a>> {
+    decode(bytes, physical_offset).filter(|record| record.size as usize == bytes.len() && record.topic != unlike)
+}
+
+impl RecordReader {
+    fn object<'py>(
+        &self,
+        segment: &Bound<'py, PyAny>,
+        position: usize,
+        physical_offset: i64,
+        record: &Record<'_>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = segment.py();
         let body_at = (position + record.body_start) as isize;
         let body = segment.get_item(PySlice::new(py, body_at, (position + record.body_end) as isize, 1))?;
         let topic = remembered(py, &self.topic, record.topic.as_bytes(), || {
@@ -108,49 +226,9 @@ impl RecordReader {
             topic,
             PyBytes::new(py, record.properties).into_any(),
         ];
-        new_tuple(self.record_type.bind(py), fields).map(Some)
+        new_tuple(self.record_type.bind(py), fields)
     }
 
-    /// The records of these entries, one behind the other, every checksum checked. None if one is not plain, has this
-    /// topic, or does not lie whole in the segment, which begins at `base`, and below `end`.
-    fn join<'py>(
-        &self,
-        segment: &Bound<'py, PyAny>,
-        base: i64,
-        end: i64,
-        entries: &Bound<'py, PyList>,
-        unlike: &str,
-    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let py = segment.py();
-        let buffer: PyBuffer<u8> = PyBuffer::get(segment)?;
-        let Some(cells) = buffer.as_slice(py) else { return Ok(None) };
-        // SAFETY: as in `read`
-        let bytes = unsafe { std::slice::from_raw_parts(cells.as_ptr().cast::<u8>(), cells.len()) };
-        let mut records = Vec::with_capacity(entries.len());
-        for entry in entries {
-            let at: i64 = entry.cast::<PyTuple>()?.get_borrowed_item(1)?.extract()?;
-            let found = usize::try_from(at - base).ok().and_then(|position| bytes.get(position..));
-            let Some((rest, record)) = found.and_then(|rest| Some((rest, decode(rest, at)?))) else {
-                return Ok(None);
-            };
-            if record.topic == unlike || at + i64::from(record.size) > end {
-                return Ok(None);
-            }
-            records.push(&rest[..record.size as usize]);
-        }
-        PyBytes::new_with(py, records.iter().map(|record| record.len()).sum(), |mut room| {
-            for record in records {
-                let (own, rest) = room.split_at_mut(record.len());
-                own.copy_from_slice(record);
-                room = rest;
-            }
-            Ok(())
-        })
-        .map(Some)
-    }
-}
-
-impl RecordReader {
     /// Of an address and its port, which are behind each other.
     fn host<'py>(&self, py: Python<'py>, last: &Last, stored: &[u8]) -> PyResult<Bound<'py, PyAny>> {
         remembered(py, last, stored, || {

@@ -16,6 +16,7 @@ from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.messages.bodies import uncompressed
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.signature import LANGUAGE
 
 REQUEST_TIMEOUT_S: Final = 3
 HEARTBEAT_INTERVAL_S: Final = 10.0
@@ -83,7 +84,7 @@ class Requests:
         """Return the metadata of one call."""
         return (
             ("x-mq-client-id", self.client_id),
-            ("x-mq-language", "PYTHON"),
+            (LANGUAGE, "PYTHON"),
             ("x-mq-client-version", VERSION),
             ("x-mq-protocol", "v2"),
             ("x-mq-request-id", str(uuid.uuid4())),

@@ -17,6 +17,8 @@ from typing import Final, NamedTuple
 
 AUTHORIZATION: Final = "authorization"
 DATE: Final = "x-mq-date-time"
+LANGUAGE: Final = "x-mq-language"
+"""The header in which a client names its language. It is sent beside the signature, and is not signed."""
 ADMIN_DATE: Final = "x-quarry-date"
 ADMIN_NONCE: Final = "x-quarry-nonce"
 

@@ -7,7 +7,7 @@ they are done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from shlex import quote as quoted
 from typing import Final, NamedTuple, Protocol
@@ -518,7 +518,7 @@ class Fetch:
             return None
         return self._read(entries[0], message.subscription, message.progress.queue)
 
-    def _read_together(self, entries: Sequence[ConsumeQueueEntry]) -> list[StoredMessage] | None:
+    def _read_together(self, entries: list[ConsumeQueueEntry]) -> list[StoredMessage] | None:
         """Return the records if they are small and nothing is wrong with one of them; others are read one by one."""
         if sum([entry.size for entry in entries]) > READ_TOGETHER_SIZE_MAX:
             return None

@@ -108,7 +108,7 @@ class MessageSource(Protocol):
 
     def read(self, entry: ConsumeQueueEntry) -> StoredMessage: ...
 
-    def read_all(self, entries: Sequence[ConsumeQueueEntry]) -> list[StoredMessage] | None:
+    def read_all(self, entries: list[ConsumeQueueEntry]) -> list[StoredMessage] | None:
         """Return the records of these entries as `read` does; None if it would raise for one of them."""
 
     def queues_of(self, topic: str) -> list[QueueId]:

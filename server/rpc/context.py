@@ -20,7 +20,7 @@ from google.protobuf.message import Message
 from quarry_mq.protocol.clock import Clock
 from quarry_mq.protocol.names import is_blank
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
-from quarry_mq.protocol.signature import AUTHORIZATION, DATE
+from quarry_mq.protocol.signature import AUTHORIZATION, DATE, LANGUAGE
 from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.errors import OverLimit, PermissionDenied
 from quarry_mq.server.front import Call, Method
@@ -153,7 +153,7 @@ GATHERED_SIZE_MAX: Final = 16 * 1024
 A larger one is served in the turn of the address that sent it, so that its cost counts for that address.
 """
 
-HEADERS: Final = frozenset({CLIENT_ID, AUTHORIZATION, DATE, TRACEPARENT, *LOGGED_HEADERS.values()})
+HEADERS: Final = frozenset({CLIENT_ID, LANGUAGE, AUTHORIZATION, DATE, TRACEPARENT, *LOGGED_HEADERS.values()})
 """All headers of a call that are read, for fronts that keep no others (`tests/house/test_headers.py`)."""
 
 DEFAULT_REQUEST_TIMEOUT_MS: Final = 3_000  # every official client's default

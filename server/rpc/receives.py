@@ -18,6 +18,7 @@ from quarry_mq.protocol.limits import WireLimits
 from quarry_mq.protocol.messages.property_names import RESERVED_PROPERTIES
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.protocol.signature import LANGUAGE
 from quarry_mq.protocol.times import fill_ms
 from quarry_mq.server.clients import ClientRegistry
 from quarry_mq.server.delivery import Delivered, Delivery, ReceiveRequest
@@ -28,10 +29,15 @@ from quarry_mq.server.metadata import Directory
 from quarry_mq.server.observability.metrics.instruments import ServerMetrics
 from quarry_mq.server.routing import require_readable
 from quarry_mq.server.rpc.access import join, read
-from quarry_mq.server.rpc.context import DEFAULT_REQUEST_TIMEOUT_MS, GATHERED_SIZE_MAX, Edge, RequestHandler
+from quarry_mq.server.rpc.context import (
+    DEFAULT_REQUEST_TIMEOUT_MS,
+    GATHERED_SIZE_MAX,
+    Edge,
+    RequestHandler,
+)
 from quarry_mq.server.security.credentials import Identity
 from quarry_mq.server.wire.message_types import SPECIAL_PROPERTIES
-from quarry_mq.server.wire.messages import RARE_PROPERTIES, fill_message
+from quarry_mq.server.wire.messages import RARE_PROPERTIES, digest_for, fill_message
 from quarry_mq.server.wire.parsing import SHORT_MAX
 from quarry_mq.server.wire.settings import LITE_CONSUMERS
 from quarry_mq.server.wire.status import Refused, fill_ok, fill_overall, fill_status
@@ -153,8 +159,8 @@ class FastAcks:
             ack.call.reply(answer(ack.message_id, ack.receipt_handle))
 
 
-MessageItems = Callable[[str, Sequence[Delivered]], list[bytes]]
-"""Returns the items of messages, given the topic as the client named it."""
+MessageItems = Callable[[str, Sequence[Delivered], definition.DigestType], list[bytes]]
+"""Returns the items of messages, given the topic as the client named it, and the type of digest for their bodies."""
 
 UNUSUAL_PROPERTIES: Final = RARE_PROPERTIES | SPECIAL_PROPERTIES
 """Messages with one of these properties are written in Python."""
@@ -163,17 +169,17 @@ UNUSUAL_PROPERTIES: Final = RARE_PROPERTIES | SPECIAL_PROPERTIES
 def message_items(native: Native | None) -> MessageItems:
     """Return the function that writes items. The native part, if there is one, writes all plain ones at once."""
     if native is None:
-        return lambda topic, messages: [_item(topic, each) for each in messages]
+        return lambda topic, messages, digest: [_item(topic, each, digest) for each in messages]
     write = native.ReceiveWriter(RESERVED_PROPERTIES, UNUSUAL_PROPERTIES).write
 
-    def items(topic: str, messages: Sequence[Delivered]) -> list[bytes]:
-        written = zip(write(topic, messages), messages, strict=True)
-        return [_item(topic, each) if item is None else item for item, each in written]
+    def items(topic: str, messages: Sequence[Delivered], digest: definition.DigestType) -> list[bytes]:
+        written = zip(write(topic, messages, digest), messages, strict=True)
+        return [_item(topic, each, digest) if item is None else item for item, each in written]
 
     return items
 
 
-def _item(topic: str, delivered: Delivered) -> bytes:
+def _item(topic: str, delivered: Delivered, digest: definition.DigestType) -> bytes:
     response = service.ReceiveMessageResponse()
     fill_message(
         response.message,
@@ -182,6 +188,7 @@ def _item(topic: str, delivered: Delivered) -> bytes:
         receipt_handle=delivered.receipt_handle,
         delivery_attempt=delivered.attempt,
         invisible_ms=delivered.invisible_ms,
+        digest=digest,
     )
     return response.SerializeToString()
 
@@ -324,7 +331,7 @@ class MessageService:
         is_timed = stages.is_turn()
         began_s = self._clock.monotonic_s() if is_timed else 0.0
         try:
-            items = self._items(topic, messages)
+            items = self._items(topic, messages, digest_for(call.header(LANGUAGE)))
         except Exception as unusual:  # noqa: BLE001 - the edge: whatever it is, the client gets an answer
             self._edge.refuse_stream(call, service.ReceiveMessageResponse, unusual, self._last_item)
             return

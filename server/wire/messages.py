@@ -10,6 +10,7 @@ from functools import lru_cache
 from hashlib import md5
 from ipaddress import IPv4Address, ip_address, ip_network
 from typing import Final
+from zlib import crc32
 
 from quarry_mq.protocol.messages import property_names as reserved
 from quarry_mq.protocol.messages.bodies import compression_name, plain_body
@@ -30,6 +31,13 @@ PORT_MAX: Final = 65_535
 
 PLAIN_SIZE_MAX: Final = 8 * 1024 * 1024
 """Bytes that a body may have after it is uncompressed for its receiver."""
+
+CRC32_LANGUAGE: Final = "JAVA"
+"""The language, in the header of a call, of clients that get a CRC32 as the digest of a body.
+
+CRC32 takes a tenth of the time of MD5 on both sides. All versions of this client write it in the same way: in
+hexadecimal, upper case, without leading zeros. Clients of other languages disagree, so they get MD5.
+"""
 
 _V4_MAPPED: Final = ip_network("::ffff:0:0/96")
 
@@ -126,10 +134,12 @@ def fill_message(
     receipt_handle: str,
     delivery_attempt: int,
     invisible_ms: int | None = None,
+    digest: definition.DigestType = definition.MD5,
 ) -> None:
     """Fill in a stored message as it is delivered. `topic` is the one the receiver asked for.
 
-    The receiver sees exactly the sender's user properties. The digest is computed over the body as it is delivered.
+    The receiver sees exactly the sender's user properties. The digest, MD5 or CRC32, is computed over the body as it is
+    delivered.
     `delivery_attempt` counts from 1.
     """
     properties = stored.properties
@@ -151,8 +161,10 @@ def fill_message(
     if keys is not None:
         system.keys.extend([key for key in keys.split(" ") if key])
     system.message_id = get(UNIQUE_KEY) or offset_message_id(stored.store_host, stored.physical_offset)
-    system.body_digest.type = definition.MD5
-    system.body_digest.checksum = md5(body, usedforsecurity=False).hexdigest().upper()
+    system.body_digest.type = digest
+    system.body_digest.checksum = (
+        f"{crc32(body):X}" if digest == definition.CRC32 else md5(body, usedforsecurity=False).hexdigest().upper()
+    )
     system.message_type = stored_message_type(properties)
     fill_ms(system.born_timestamp, min(max(stored.born_timestamp_ms, 0), TIME_MS_MAX))
     system.born_host = host_text(stored.born_host)
@@ -170,6 +182,11 @@ def fill_message(
     for name, value in properties.items():
         if name not in reserved.RESERVED_PROPERTIES:
             user_properties[name] = value
+
+
+def digest_for(language: str | None) -> definition.DigestType:
+    """Return the type of digest for clients of this language, as the header of their calls names it."""
+    return definition.CRC32 if language == CRC32_LANGUAGE else definition.MD5
 
 
 def is_gzip_of_sender(stored: StoredMessage) -> bool:

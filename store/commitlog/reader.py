@@ -2,14 +2,17 @@
 
 A page that the device cannot give would end the process when it is read through a mapping (SIGBUS), and again each time
 a consumer asks for the same message. So pages are fetched before they are read: there, it is an error. One call fetches
-a window of them, which costs as much as reading one record, and most records lie in the window of the one before.
+a window of them. The window of a record that lies apart has little more than the record: 128 KiB take 5 µs, a record
+0.7 µs. Where reading goes on behind a window, the next one is twice as large, and most records lie in the one before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from operator import attrgetter
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from quarry_mq.store.commitlog.segments import SegmentList
 from quarry_mq.store.errors import OffsetOutOfRange, StoreDamaged
@@ -30,12 +33,21 @@ from quarry_mq.store.record import (
 )
 from quarry_mq.store.record.layout import HEAD_BYTES
 
+RECORD_BYTES: Final = 4 * 1024
+"""Bytes that are fetched at least: most records are smaller."""
+GAP_BYTES: Final = 16 * 1024
+"""Distance from a window at which reading still goes on behind it: between the records of a queue lie those of others.
+
+At a larger one, a window costs more than its records do when each of them is fetched alone.
+"""
 WINDOW_BYTES: Final = 128 * 1024
-"""Bytes that are fetched at once. How much a device reads ahead around a page that is missing, the system decides."""
+"""Bytes to which windows grow. How much a device reads ahead around a page that is missing, the system decides."""
 WINDOW_BYTES_MAX: Final = 1024 * 1024
-"""Bytes that are fetched at once for records that are read together: records of other queues lie between them."""
+"""Bytes that are fetched at once for one large record."""
 
+FoundT = TypeVar("FoundT")
 
+_PHYSICAL_OFFSET: Final = attrgetter("physical_offset")
 _NOTHING: Final = memoryview(b"")
 
 
@@ -68,7 +80,7 @@ class CommitLogReader:
 
     def use(self, native: Native) -> None:
         """Decode plain records with the native part from now on."""
-        self._native = native.RecordReader(StoredMessage, Host)
+        self._native = native.RecordReader(StoredMessage, Host, REPLACED_TOPIC)
 
     @property
     def end(self) -> PhysicalOffset:
@@ -98,10 +110,13 @@ class CommitLogReader:
         """Return the path of the file that holds the byte. Raises OffsetOutOfRange."""
         return self._segments.path_of(physical_offset)
 
-    def decode(self, physical_offset: PhysicalOffset, *, check_crc: bool = False) -> Decoded:
-        """Return the record at the offset, or what else lies there. Raises OffsetOutOfRange as `read` does."""
+    def decode(self, physical_offset: PhysicalOffset, *, check_crc: bool = False, size: int = RECORD_BYTES) -> Decoded:
+        """Return the record at the offset, or what else lies there. Raises OffsetOutOfRange as `read` does.
+
+        `size` is the size of the record, if it is known.
+        """
         end = self.end
-        base, begin, view, _, segment, _ = self._window_at(physical_offset, end)
+        base, begin, view, _, segment, _ = self._window_at(physical_offset, end, size)
         position = physical_offset - base
         found: Decoded | None = None
         if begin <= position:
@@ -116,12 +131,53 @@ class CommitLogReader:
             return Torn(physical_offset, f"its {found.size} bytes reach over the log's end at {end}")
         return found
 
-    def read_all(self, entries: Sequence[ConsumeQueueEntry]) -> list[StoredMessage] | None:
+    def read_all(self, entries: list[ConsumeQueueEntry]) -> list[StoredMessage] | None:
         """Return the records of these entries, with every CRC checked, in fewer steps than `decode` for each.
 
         Returns None where `decode` has to say what is unusual about one of them. Raises OffsetOutOfRange.
         """
-        end, read = self.end, decode_record if self._native is None else self._native.read
+        if self._native is None:
+            return self._read_each(entries)
+        parts = self._natively(self._native.read_all, entries)
+        if parts is None or len(parts) == 1:
+            return None if parts is None else parts[0]
+        return [record for part in parts for record in part]
+
+    def join(self, entries: list[ConsumeQueueEntry]) -> bytes | None:
+        """Return the records of these entries as they lie in the log, one behind the other, with every CRC checked.
+
+        Returns None without the native part, and where `decode` has to say what is unusual about one of them. Raises
+        OffsetOutOfRange.
+        """
+        if self._native is None or not entries:
+            return None
+        parts = self._natively(self._native.join, entries)
+        return None if parts is None else b"".join(parts)
+
+    def _natively(self, read: Callable[..., FoundT | None], entries: list[ConsumeQueueEntry]) -> list[FoundT] | None:
+        """Call a method of the native reader for the entries in each segment; None if it returns None, or a page cannot
+        be read.
+        """
+        end, size = self.end, self._segment_size
+        found: list[FoundT] = []
+        while entries:
+            base, segment, whole = self._segment_of(entries[0].physical_offset, end)
+            inside = entries
+            if entries[-1].physical_offset >= base + size:
+                inside = entries[: bisect_left(entries, base + size, key=_PHYSICAL_OFFSET)]
+            try:
+                part = read(whole, base, end, inside, segment.fetch)
+            except OSError:
+                return None
+            if part is None:
+                return None
+            found.append(part)
+            entries = entries[len(inside) :]
+        return found
+
+    def _read_each(self, entries: list[ConsumeQueueEntry]) -> list[StoredMessage] | None:
+        """Implement `read_all` without the native part."""
+        end = self.end
         base, begin, view = PhysicalOffset(0), 0, _NOTHING
         found: list[StoredMessage] = []
         for entry in entries:
@@ -132,32 +188,11 @@ class CommitLogReader:
                 position = at - base
                 if position < begin:
                     return None
-            record = read(view, position, at)
+            record = decode_record(view, position, at)
             if type(record) is not StoredMessage or record.topic == REPLACED_TOPIC or at + record.size > end:
                 return None
             found.append(record)
         return found
-
-    def join(self, entries: list[ConsumeQueueEntry]) -> bytes | None:
-        """Return the records of these entries as they lie in the log, one behind the other, with every CRC checked.
-
-        Returns None without the native part, and where `decode` has to say what is unusual about one of them, or they
-        lie in several segments. Raises OffsetOutOfRange.
-        """
-        if self._native is None or not entries:
-            return None
-        end, at = self.end, entries[0].physical_offset
-        size = entries[-1].physical_offset + entries[-1].size - at
-        base, begin, view, _, segment, whole = self._window_at(at, end, size if size <= WINDOW_BYTES_MAX else 1)
-        last = at - base + size
-        if begin <= at - base and last <= len(view):
-            return self._native.join(view, base, end, entries, REPLACED_TOPIC)
-        try:
-            for each in entries:
-                segment.fetch(each.physical_offset - base, each.size)
-        except (OSError, ValueError):  # ValueError: an entry lies in another segment
-            return None
-        return self._native.join(whole[:last], base, end, entries, REPLACED_TOPIC)
 
     def is_replaced(self, physical_offset: PhysicalOffset) -> bool:
         """Return whether the record that once began there was damaged and has been replaced. Raises
@@ -224,29 +259,42 @@ class CommitLogReader:
             return Corrupt(physical_offset, f"its bytes cannot be read: {error.strerror}")
         return decode_record(view, position, physical_offset, check_crc=check_crc)
 
-    def _window_at(self, offset: PhysicalOffset, end: PhysicalOffset, size: int = 1) -> _Window:
-        """Return the window in which `size` bytes lie, as far as the segment has them; an empty one if not all of the
-        window can be read.
+    def _segment_of(
+        self, offset: PhysicalOffset, end: PhysicalOffset
+    ) -> tuple[PhysicalOffset, SegmentFile, memoryview]:
+        """Return where the segment that holds the byte begins, the segment, and a view of the whole of it.
+
+        Raises OffsetOutOfRange.
         """
-        last = self._last
-        removals = self._segments.removals
-        # as long as no segment is removed, the log's beginning stays where it is
-        if last is not None and last[3] == removals and 0 <= offset - last[0] < self._segment_size and offset < end:
-            base, begin, view, _, segment, whole = last
-            position = offset - base
-            if begin <= position and position + size <= len(view):
+        last, segments = self._last, self._segments
+        if (
+            last is not None
+            and last.removals == segments.removals  # otherwise the log may begin elsewhere now
+            and 0 <= offset - last.base < self._segment_size
+            and offset < end
+        ):
+            return last.base, last.segment, last.whole
+        if not segments.minimum <= offset < end:
+            raise OffsetOutOfRange(f"offset {offset} is outside the commit log [{segments.minimum}, {end})")
+        segment = segments.segment_at(offset)
+        return segments.base_of(offset), segment, segment.view()
+
+    def _window_at(self, offset: PhysicalOffset, end: PhysicalOffset, size: int = RECORD_BYTES) -> _Window:
+        """Return the window in which `size` bytes lie, as far as the segment and the largest window have them; an empty
+        one if not all of the window can be read.
+        """
+        last, removals, step = self._last, self._segments.removals, 0
+        base, segment, whole = self._segment_of(offset, end)
+        position = offset - base
+        if last is not None and last.segment is segment and last.removals == removals:
+            if last.begin <= position and position + size <= len(last.view):
                 return last
-        else:
-            if not self._segments.minimum <= offset < end:
-                raise OffsetOutOfRange(f"offset {offset} is outside the commit log [{self._segments.minimum}, {end})")
-            base, segment = self._segments.base_of(offset), self._segments.segment_at(offset)
-            whole = segment.view()
-            position = offset - base
-        begin = position - position % WINDOW_BYTES
-        until = min(position + size + -(position + size) % WINDOW_BYTES, self._segment_size)
+            if last.begin <= position <= len(last.view) + GAP_BYTES:
+                step = min(2 * (len(last.view) - last.begin), WINDOW_BYTES)
+        until = min(position + max(step, RECORD_BYTES, min(size, WINDOW_BYTES_MAX)), self._segment_size)
         try:
-            segment.fetch(begin, until - begin)
+            segment.fetch(position, until - position)
         except OSError:
             return _Window(base, self._segment_size, whole, removals, segment, whole)
-        self._last = last = _Window(base, begin, whole[:until], removals, segment, whole)
+        self._last = last = _Window(base, position, whole[:until], removals, segment, whole)
         return last

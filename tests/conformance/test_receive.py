@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import zlib
 
 import grpc
 import pytest
@@ -83,6 +84,32 @@ def test_point_35_a_message_comes_back_as_it_was_sent_with_all_that_belongs_to_i
         assert system.queue_offset == 1
         assert (system.queue_id, system.delivery_attempt) == (0, 1)
         assert system.receipt_handle
+
+    with_broker(test)
+
+
+@pytest.mark.parametrize("language", ["JAVA", "GOLANG", "CPP", "DOT_NET", "HTTP", "RUST", None])
+def test_point_35_only_java_clients_get_a_crc32_as_digest(with_broker: WithBroker, language: str | None) -> None:
+    """The Java client expects no leading zeros, and the checksum of one of these bodies would have some."""
+    short = next(body for number in range(1_000) if zlib.crc32(body := b"%d" % number) < 1 << 24)
+    bodies = [b"body", short, gzip.compress(short)]
+
+    async def test(broker: RunningBroker) -> None:
+        broker.topic("orders", queues=1)
+        async with Client(broker.endpoint) as client:
+            client.metadata = [header for header in client.metadata if header[0] != "x-mq-language"]
+            client.metadata += [] if language is None else [("x-mq-language", language)]
+            for body in bodies:
+                encoding = definition.GZIP if body == bodies[-1] else definition.IDENTITY
+                await client.sent(message("orders", body, body_encoding=encoding))
+            messages = (await client.receive("billing", "orders")).messages
+        digests = [each.system_properties.body_digest for each in messages]
+        if language == "JAVA":
+            assert {each.type for each in digests} == {definition.CRC32}
+            assert [each.checksum for each in digests] == [format(zlib.crc32(body), "X") for body in bodies]
+        else:
+            assert {each.type for each in digests} == {definition.MD5}
+            assert [each.checksum for each in digests] == [hashlib.md5(body).hexdigest().upper() for body in bodies]
 
     with_broker(test)
 

@@ -54,10 +54,10 @@ def test_point_37_a_message_that_no_answer_can_be_made_of_is_the_fault_of_its_ow
         broker.topic("orders")
         items = broker.messaging._messages._items
 
-        def items_or_not(topic: str, messages: Sequence[Delivered]) -> list[bytes]:
+        def items_or_not(topic: str, messages: Sequence[Delivered], digest: definition.DigestType) -> list[bytes]:
             if any(bytes(each.record.body) == b"bad" for each in messages):
                 raise ValueError("a year that no calendar has")
-            return items(topic, messages)
+            return items(topic, messages, digest)
 
         monkeypatch.setattr(broker.messaging._messages, "_items", items_or_not)
         async with Client(broker.endpoint) as consumer, Client(broker.endpoint) as producer:

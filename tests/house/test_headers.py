@@ -15,6 +15,7 @@ ASKED = {
     "server/rpc/context.py: CLIENT_ID": frozenset({"x-mq-client-id"}),
     "server/rpc/messaging.py: TRACEPARENT": frozenset({TRACEPARENT}),
     "server/rpc/messaging.py: name": frozenset[str](),
+    "server/rpc/receives.py: LANGUAGE": frozenset({"x-mq-language"}),
     "server/security/authentication.py: AUTHORIZATION": frozenset({AUTHORIZATION}),
     "server/security/authentication.py: DATE": frozenset({DATE}),
 }

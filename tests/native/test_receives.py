@@ -67,6 +67,7 @@ def handed_out(
     return Delivered(record, *delivery)
 
 
+DIGESTS = st.sampled_from([definition.MD5, definition.CRC32])
 DELIVERED = st.builds(
     handed_out,
     st.one_of(
@@ -89,15 +90,19 @@ DELIVERED = st.builds(
 )
 
 
-def written(native: Native | None, topic: str, *messages: Delivered) -> list[service.ReceiveMessageResponse]:
-    return [service.ReceiveMessageResponse.FromString(item) for item in message_items(native)(topic, messages)]
+def written(
+    native: Native | None, topic: str, *messages: Delivered, digest: definition.DigestType = definition.MD5
+) -> list[service.ReceiveMessageResponse]:
+    return [service.ReceiveMessageResponse.FromString(item) for item in message_items(native)(topic, messages, digest)]
 
 
 @needs_native
 @settings(max_examples=300)
-@given(st.sampled_from(["orders", "%RETRY%g", "t" * 127, "ö"]), st.lists(DELIVERED, max_size=3))
-def test_what_it_writes_is_what_python_writes(topic: str, messages: list[Delivered]) -> None:
-    assert written(NATIVE, topic, *messages) == written(None, topic, *messages)
+@given(st.sampled_from(["orders", "%RETRY%g", "t" * 127, "ö"]), st.lists(DELIVERED, max_size=3), DIGESTS)
+def test_what_it_writes_is_what_python_writes(
+    topic: str, messages: list[Delivered], digest: definition.DigestType
+) -> None:
+    assert written(NATIVE, topic, *messages, digest=digest) == written(None, topic, *messages, digest=digest)
 
 
 @needs_native
@@ -107,21 +112,28 @@ def test_what_it_writes_is_what_python_writes(topic: str, messages: list[Deliver
     st.text("rgb", max_size=3),
     st.lists(st.text("k1", min_size=1), max_size=3),
     st.binary(max_size=2_000),
+    DIGESTS,
 )
-def test_plain_messages_are_written_to_the_byte(user: dict[str, str], tag: str, keys: list[str], body: bytes) -> None:
+def test_plain_messages_are_written_to_the_byte(
+    user: dict[str, str], tag: str, keys: list[str], body: bytes, digest: definition.DigestType
+) -> None:
     assert NATIVE is not None
     properties = {**user, "TAGS": tag, "KEYS": " ".join(keys), "UNIQ_KEY": "id", "PGROUP": "orders"}
     raw = "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
-    [native] = message_items(NATIVE)("orders", [handed_out(raw, body)])
-    [python] = message_items(None)("orders", [handed_out(raw, body)])
+    [native] = message_items(NATIVE)("orders", [handed_out(raw, body)], digest)
+    [python] = message_items(None)("orders", [handed_out(raw, body)], digest)
     assert native == python
 
 
 @pytest.mark.parametrize("size", [4_095, 4_096, 4_097, 8_192, 1_000_001])
 def test_large_bodies_are_digested_and_copied_as_a_whole(native: Native, size: int) -> None:
     large = handed_out(body=Random(size).randbytes(size))
-    assert written(native, "orders", large) == written(None, "orders", large)
-    assert native.ReceiveWriter(RESERVED_PROPERTIES, UNUSUAL_PROPERTIES).write("orders", [large])[0] is not None
+    for digest in (definition.MD5, definition.CRC32):
+        assert written(native, "orders", large, digest=digest) == written(None, "orders", large, digest=digest)
+    assert (
+        native.ReceiveWriter(RESERVED_PROPERTIES, UNUSUAL_PROPERTIES).write("orders", [large], definition.MD5)[0]
+        is not None
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,14 +159,16 @@ def test_large_bodies_are_digested_and_copied_as_a_whole(native: Native, size: i
 )  # fmt: skip
 def test_what_is_unusual_is_left_to_python(native: Native, unusual: Delivered) -> None:
     writer = native.ReceiveWriter(RESERVED_PROPERTIES, UNUSUAL_PROPERTIES)
-    assert writer.write("orders", [unusual]) == [None]
+    assert writer.write("orders", [unusual], definition.MD5) == [None]
     assert written(native, "orders", handed_out(), unusual) == written(None, "orders", handed_out(), unusual)
 
 
 def test_what_a_sender_called_gzip_is_written(native: Native) -> None:
     sent = handed_out(SENT_NOW, b"as it came", system_flag=COMPRESSED)
-    [item] = message_items(native)("orders", [sent])
-    assert native.ReceiveWriter(RESERVED_PROPERTIES, UNUSUAL_PROPERTIES).write("orders", [sent]) == [item]
+    [item] = message_items(native)("orders", [sent], definition.MD5)
+    assert native.ReceiveWriter(RESERVED_PROPERTIES, UNUSUAL_PROPERTIES).write("orders", [sent], definition.MD5) == [
+        item
+    ]
     [answer] = written(None, "orders", sent)
     assert (answer.message.body, answer.message.system_properties.body_encoding) == (b"as it came", definition.GZIP)
     assert service.ReceiveMessageResponse.FromString(item) == answer
@@ -164,4 +178,4 @@ def test_what_is_no_message_is_told(native: Native) -> None:
     writer = native.ReceiveWriter(set(), set())
     for wrong in [(), (1,), (handed_out().record,), (tuple(range(17)), "h", 1, 1)]:
         with pytest.raises((TypeError, IndexError, BufferError)):
-            writer.write("orders", [wrong])  # type: ignore[list-item]
+            writer.write("orders", [wrong], definition.MD5)  # type: ignore[list-item]

@@ -36,8 +36,8 @@ MESSAGES = st.builds(
 )
 
 
-def reader(native: Native) -> RecordReader:
-    return native.RecordReader(StoredMessage, Host)
+def reader(native: Native, unlike: str = "") -> RecordReader:
+    return native.RecordReader(StoredMessage, Host, unlike)
 
 
 def segment_with(record: bytes) -> memoryview:
@@ -137,7 +137,7 @@ def test_entries_of_another_kind_are_refused(native: Native) -> None:
 
 
 @needs_native
-def test_records_that_are_joined_are_those_of_the_log_or_left_to_python() -> None:
+def test_records_that_are_read_together_are_those_of_the_log_or_left_to_python() -> None:
     """Damage in one of them, another segment, and the end of the log are for Python to tell apart."""
     assert NATIVE is not None
     message = Message("orders", 1, b"body", {}, 1, Host(bytes(4), 1), Host(bytes(4), 1))
@@ -152,14 +152,53 @@ def test_records_that_are_joined_are_those_of_the_log_or_left_to_python() -> Non
     entries = [ConsumeQueueEntry(QueueOffset(at), place, size, 0, 1) for at, place in enumerate(places)]
 
     def joined(entries: list[ConsumeQueueEntry] = entries, *, end: int = end, unlike: str = "") -> bytes | None:
-        return reader(NATIVE).join(memoryview(segment).toreadonly(), base, end, entries, unlike)
+        view, native, fetched = memoryview(segment).toreadonly(), reader(NATIVE, unlike), list[tuple[int, int]]()
+        together = native.join(view, base, end, entries, lambda *part: fetched.append(part))
+        read = native.read_all(view, base, end, entries, lambda *_: None)
+        if together is None:
+            assert read is None
+            return None
+        assert read == [native.read(view, each.physical_offset - base, each.physical_offset) for each in entries]
+        for each in entries:
+            at = each.physical_offset - base
+            assert any(begin <= at and at + each.size <= begin + size for begin, size in fetched)
+        return together
 
     assert joined() == b"".join(records)
+    assert joined([]) == b""
     assert joined([entries[2], entries[0]]) == records[2] + records[0]
     assert joined(end=end - 1) is None
     assert joined(unlike="orders") is None
     for elsewhere in (PhysicalOffset(base - 1), PhysicalOffset(base), PhysicalOffset(end), PhysicalOffset(AT + 1)):
         assert joined([entries[0], entries[0]._replace(physical_offset=elsewhere)]) is None
+    for wrong in (-(2**31), -1, 0, size - 1, size + 1, 2**31 - 1):
+        assert joined([entries[0]._replace(size=wrong)]) is None
     segment[BEFORE + size + 90] ^= 1
     assert joined() is None
     assert joined([entries[0], entries[2]]) == records[0] + records[2]
+
+
+def test_neighbours_are_fetched_together_and_the_error_of_a_fetch_is_raised(native: Native) -> None:
+    """Neighbours are records up to 16 KiB apart; one fetch has up to a MiB."""
+    view, fetched = memoryview(bytes(4 << 20)), list[tuple[int, int]]()
+    places = [
+        0,
+        4_000,
+        4_000 + 1_000 + 16 * 1024,
+        3 << 20,
+        (3 << 20) - 1_000,
+        100_000,
+        *range(200_000, 1_400_000, 10_000),
+    ]
+    entries = [ConsumeQueueEntry(QueueOffset(0), PhysicalOffset(at), 1_000, 0, 0) for at in places]
+    assert reader(native).join(view, PhysicalOffset(0), 4 << 20, entries, lambda *part: fetched.append(part)) is None
+    *apart, large, last = fetched
+    assert apart == [(0, 22_384 - 0), (3 << 20, 1_000), ((3 << 20) - 1_000, 1_000), (100_000, 1_000)]
+    assert (large[0], large[0] + large[1] - 200_000 <= 1 << 20, last[0] - large[0] - large[1]) == (200_000, True, 9_000)
+
+    def refused(position: int, size: int) -> None:
+        raise OSError(position, size)
+
+    for read in (reader(native).join, reader(native).read_all):
+        with pytest.raises(OSError, match="1000"):
+            read(view, PhysicalOffset(0), 4 << 20, entries[:1], refused)
