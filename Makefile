@@ -93,9 +93,11 @@ fix: $(TOOLS)  ## format and apply the safe lint fixes
 bench: $(TOOLS) $(NATIVE)  ## every benchmark, one JSON line each
 	@$(BIN)/python -m bench
 
-bench-queues: $(TOOLS) $(NATIVE)  ## a million queues beside a thousand, RocksDB beside files and RocketMQ: the tables of docs/benchmarks.md
-	@$(BIN)/python -m bench many_queues rocketmq_store million_queues
-	@$(BIN)/python -m bench.tables many_queues rocketmq_store million_queues
+QUEUE_BENCHMARKS := many_queues rocketmq_store million_queues ten_million_queues
+
+bench-queues: $(TOOLS) $(NATIVE)  ## millions of queues beside a thousand, RocksDB beside files and RocketMQ: the tables of docs/benchmarks.md
+	@$(BIN)/python -m bench $(QUEUE_BENCHMARKS)
+	@$(BIN)/python -m bench.tables $(QUEUE_BENCHMARKS)
 
 bench-clients: $(TOOLS) $(NATIVE)  ## the official Java client at Quarry and at RocketMQ: the table of docs/benchmarks.md
 	@$(BIN)/python -m bench clients

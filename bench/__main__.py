@@ -47,6 +47,7 @@ BENCHMARKS: Final = (
     "many_queues",
     "rocketmq_store",
     "million_queues",
+    "ten_million_queues",
     "metrics_scrape",
     "console_pages",
     "console_opening",

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -57,7 +57,7 @@ MESSAGES_PER_FILL: Final = 12
 
 NAMES_PER_SEND: Final = 10
 ENTRIES: Final = 10
-"""Messages in each queue of the broker with many queues.
+"""Messages in each queue of the broker with a million.
 
 They are as many as a receive takes, so that it finds them in one queue, as it does in the few queues that have more.
 """
@@ -104,6 +104,8 @@ class Sizes:
     killed: int
     rounds: int
     starts: int
+    entries: int = ENTRIES
+    """Messages in each queue of the broker with many queues."""
 
 
 SIZES: Final = {
@@ -114,15 +116,19 @@ SIZES: Final = {
 
 
 def run(options: Options) -> list[Case]:
-    sizes = SIZES[options.scale]
-    filled = sizes.many * ENTRIES + sizes.few * sizes.few_entries
+    return compare(options, SIZES[options.scale], list(Kind))
+
+
+def compare(options: Options, sizes: Sizes, kinds: Sequence[Kind]) -> list[Case]:
+    """Return the cases of both brokers for each kind of queue. Raises CannotRun without enough free disk."""
+    filled = (sizes.many * sizes.entries if Kind.ORDINARY in kinds else 0) + sizes.few * sizes.few_entries
     sent = 2 * (3 * sizes.rounds * sizes.sends + sizes.starts * sizes.killed)
     needed = (filled + sent) * BYTES_PER_MESSAGE + 6 * 1024 * MIB
     require_room(options.scratch, needed)
     with closing(Quarry(options.scratch / "empty", Durability.ASYNC, SETTINGS)) as empty:
         empty.start()
         empty_mb = _private_mb(empty)
-    return [case for kind in Kind for case in _Comparison(options, kind, empty_mb).cases()]
+    return [case for kind in kinds for case in _Comparison(options, sizes, kind, empty_mb).cases()]
 
 
 class _Queues:
@@ -193,8 +199,8 @@ class _Queues:
 class _Comparison:
     """Hold two brokers with queues of one kind, one with many and one with few."""
 
-    def __init__(self, options: Options, kind: Kind, empty_mb: float) -> None:
-        self._sizes = sizes = SIZES[options.scale]
+    def __init__(self, options: Options, sizes: Sizes, kind: Kind, empty_mb: float) -> None:
+        self._sizes = sizes
         self._kind = kind
         self._empty_mb = empty_mb
         random = Random(options.seed)
@@ -217,7 +223,7 @@ class _Comparison:
             return done._replace(done=queues.count * entries)
 
         ours, theirs = alternate(
-            1, lambda: sample(self._many, ENTRIES), lambda: sample(self._few, self._sizes.few_entries)
+            1, lambda: sample(self._many, self._sizes.entries), lambda: sample(self._few, self._sizes.few_entries)
         )
         return self._case("made and filled", "entries", ours, theirs, {})
 
@@ -250,7 +256,7 @@ class _Comparison:
         os.sync()  # writes of the filling that the disk has not done yet
         with _serving(self._many), _serving(self._few):
 
-            def compare(
+            def compared(
                 what: str, sample: Callable[[_Queues], Sample], details: dict[str, object], *, rests: bool = True
             ) -> Case:
                 def measured(queues: _Queues) -> Sample:
@@ -265,13 +271,13 @@ class _Comparison:
                 return queues.sends(sizes.sends)
 
             # for half a minute topics and max offsets of queues are read into memory meanwhile
-            cases = [compare("sends right after a start", sends, self._memory("idle"), rests=False)]
-            cases.append(compare("sends", sends, {}))
+            cases = [compared("sends right after a start", sends, self._memory("idle"), rests=False)]
+            cases.append(compared("sends", sends, {}))
             what = f"sends, {CONNECTIONS * DEPTH} in flight"
-            cases.append(compare(what, lambda queues: queues.sends_in_flight(sizes.sends), {"depth": DEPTH}))
+            cases.append(compared(what, lambda queues: queues.sends_in_flight(sizes.sends), {"depth": DEPTH}))
             if self._kind is Kind.ORDINARY:
                 what = "receives and acknowledgements"
-                cases.append(compare(what, lambda queues: queues.receives(sizes.receives), {"batch": BATCH}))
+                cases.append(compared(what, lambda queues: queues.receives(sizes.receives), {"batch": BATCH}))
         return cases
 
     def _let_rest(self) -> None:

@@ -77,7 +77,7 @@ def million_queues(line: dict[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for kind in ("queues of topics", "light queues"):
         cases = [case for case in line["cases"] if kind in case["case"] and "memory_mb_after" in case]
-        for name, prefix in (("queues", ""), ("peer_queues", "peer_")):
+        for name, prefix in (("queues", ""), ("peer_queues", "peer_")) if cases else ():
             seen = [f"{cases[0][prefix + 'memory_mb_idle']:.0f} MB"]
             seen += [f"{case[prefix + 'memory_mb_after']:.0f} MB" for case in cases]
             yield f"| {cases[0][name]:,} {kind} | {' | '.join(seen + [''] * (len(columns) - len(seen)))} |"
@@ -97,6 +97,7 @@ TABLES: Final = {
     "many_queues": many_queues,
     "rocketmq_store": rocketmq_store,
     "million_queues": million_queues,
+    "ten_million_queues": million_queues,
     "clients": clients,
 }
 

@@ -32,9 +32,10 @@ GROWN_RATIO: Final = 1.5
 GROWN_LEAST: Final = 500_000
 """All objects are searched when the pieces of memory have grown by half and by this number since the last such time."""
 
+GROWN_BYTES_RATIO: Final = 1.25
 GROWN_LEAST_BYTES: Final = 48 * 1024 * 1024
-"""All objects are searched, too, when memory has grown by this much, in however few pieces: cycles may hold large ones.
-Memory is measured at every search, since it may grow by this much within a second."""
+"""All objects are searched, too, when memory has grown by a quarter and by this much, in however few pieces: cycles may
+hold large ones. Memory is measured at every search, since it may grow by this much within a second."""
 
 ALL_INTERVAL_S: Final = 900.0
 """Seconds after which all objects are searched, however little memory has grown."""
@@ -87,7 +88,9 @@ class GarbageSearch:
 
     def _is_time_for_all(self) -> bool:
         now_s = self._clock.monotonic_s()
-        if now_s >= self._all_due_s or (self._own_memory() or 0) >= self._bytes_after_all + GROWN_LEAST_BYTES:
+        bytes_before = self._bytes_after_all
+        bytes_due = max(bytes_before * GROWN_BYTES_RATIO, bytes_before + GROWN_LEAST_BYTES)
+        if now_s >= self._all_due_s or (self._own_memory() or 0) >= bytes_due:
             return True
         if now_s < self._growth_due_s:
             return False

@@ -84,6 +84,7 @@ TAKE_LONG = {
     "remoting_crowd",
     "shard_scaling",
     "stalls",
+    "ten_million_queues",
     "timers",
 }
 """However small their scale: they start brokers, or wait for what a broker does in its own time."""
