@@ -1,14 +1,18 @@
-"""Plain sends and acknowledgements, read and answered in Python: what the native part does where it is installed.
+"""Plain sends, receives and acknowledgements, read and answered in Python: what the native part does where it is
+installed.
 
 A plain request is what nearly all clients send nearly always. A reader returns what the store takes in, or None for any
 other request, which then takes the slow path. So a reader checks that a request is plain, and never says what is wrong
-with it.
+with it. A plain message is what nearly all receives bring: the writer returns None for any other message.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from functools import lru_cache
-from typing import Final, Protocol
+from hashlib import md5
+from typing import TYPE_CHECKING, Final, Protocol
+from zlib import crc32
 
 from google.protobuf.message import DecodeError
 
@@ -32,9 +36,12 @@ from quarry_mq.server.delivery.handles import LITE_TOPIC_BEGIN, HandleKey, Recei
 from quarry_mq.server.errors import InvalidReceiptHandle
 from quarry_mq.server.wire.parsing import UNCOUNTED_SIZE
 from quarry_mq.server.wire.validate import MARKS
-from quarry_mq.store.message import PhysicalOffset
+from quarry_mq.store.message import Host, PhysicalOffset, host_text
 from quarry_mq.store.native import Native, PlainAck, PlainMessage, PlainSend, SendReader
 from quarry_mq.store.record.properties import java_hash
+
+if TYPE_CHECKING:
+    from quarry_mq.store.native import HandedOut
 
 UNUSUAL_NAMES: Final = RESERVED_PROPERTIES | {LIGHT_QUEUES, *MARKS}
 """User properties of these names are not plain."""
@@ -263,3 +270,111 @@ def _number(value: int) -> bytes:
         value >>= 7
     octets.append(value)
     return bytes(octets)
+
+
+_NUMBERS: Final = tuple(_number(value) for value in range(4_096))
+"""The numbers that most lengths are, as protobuf writes them. A message with a longer text is not plain."""
+_HIDDEN, _TAG, _KEYS, _MESSAGE_ID, _UNUSUAL = range(5)
+_IDENTITY_AND_NORMAL: Final = b"\x28\x01\x30\x01"
+"""The fields for the encoding of the body and for the type of the message."""
+
+
+@lru_cache(maxsize=4_096)
+def _time(milliseconds: int) -> bytes:
+    """Return a point or a span of time, with its length before."""
+    seconds, rest = divmod(min(milliseconds, TIME_MS_MAX), 1_000)
+    time = b"\x08" + _number(seconds) if seconds else b""
+    if rest:
+        time += b"\x10" + _number(rest * _NANOS_PER_MS)
+    return _NUMBERS[len(time)] + time
+
+
+@lru_cache(maxsize=4_096)
+def _host(host: Host) -> bytes:
+    """Return the text of a host, with its length before."""
+    text = host_text(host).encode()
+    return _NUMBERS[len(text)] + text
+
+
+class PlainReceiveWriter:
+    """Writes messages of receives, as `store.native.ReceiveWriter`.
+
+    They are written field by field, in two thirds of the time that protobuf takes to make an object for each.
+    """
+
+    def __init__(self, hidden_names: Set[str], unusual_names: Set[str]) -> None:
+        kinds = {**dict.fromkeys(hidden_names, _HIDDEN), TAGS: _TAG, KEYS: _KEYS, UNIQUE_KEY: _MESSAGE_ID}
+        self._kind_of = {**kinds, **dict.fromkeys(unusual_names, _UNUSUAL)}.get
+
+    def write(self, topic: str, messages: Sequence[HandedOut], digest: int) -> list[bytes | None]:
+        """Return the serialized `ReceiveMessageResponse` of each message; None if it is not plain."""
+        resource = _text(b"\x12", topic)
+        topic_field = b"\x0a" + _number(len(resource)) + resource
+        items: list[bytes | None] = []
+        for message in messages:
+            try:
+                items.append(self._item(topic_field, message, digest))
+            except (UnicodeError, IndexError):  # no text, or a long one
+                items.append(None)
+        return items
+
+    def _item(self, topic_field: bytes, message: HandedOut, digest: int) -> bytes | None:
+        record, handle, attempt, invisible_ms = message
+        if record.system_flag & COMPRESSED or record.born_timestamp_ms < 0 or invisible_ms < 0 or attempt < 0:
+            return None
+        numbers, body, queue_number = _NUMBERS, record.body, record.queue_number
+        found = self._texts(record.raw_properties)
+        if found is None:
+            return None
+        user_properties, labels, message_id = found
+        if digest == definition.CRC32:
+            checksum, kind = b"%X" % crc32(body), b"\x08\x01\x12"
+        else:
+            checksum, kind = md5(body, usedforsecurity=False).hexdigest().upper().encode(), b"\x08\x02\x12"
+        checksum_size, handle_text = len(checksum), handle.encode()
+        system = b"".join(
+            (
+                labels,
+                *(b"\x1a", numbers[len(message_id)], message_id),
+                *(b"\x22", numbers[4 + checksum_size], kind, numbers[checksum_size], checksum),
+                _IDENTITY_AND_NORMAL,
+                *(b"\x3a", _time(record.born_timestamp_ms), b"\x42", _host(record.born_host)),
+                *(b"\x4a", _time(record.store_timestamp_ms), b"\x52", _host(record.store_host)),
+                *(b"\x62", numbers[len(handle_text)], handle_text),
+                b"\x68" + numbers[queue_number] if queue_number else b"",
+                *(b"\x70", _number(record.queue_offset), b"\x7a", _time(invisible_ms), b"\x80\x01", numbers[attempt]),
+            )
+        )
+        before = b"".join((topic_field, user_properties, b"\x1a", numbers[len(system)], system))
+        if body:
+            before += b"\x22" + _number(len(body))
+        return b"".join((b"\x12", _number(len(before) + len(body)), before, body))
+
+    def _texts(self, properties: bytes) -> tuple[bytes, bytes, bytes] | None:
+        """Return the fields of user properties, those of tag and keys, and the message id; None if one is unusual."""
+        numbers, kind_of = _NUMBERS, self._kind_of
+        user_properties = tag = message_id = b""
+        keys = ""
+        for entry in properties.decode().split("\x02"):
+            name, _, value = entry.partition("\x01")
+            if not name or not value:
+                continue
+            kind = kind_of(name)
+            if kind is None:
+                key, text = name.encode(), value.encode()
+                key_size, text_size = numbers[len(key)], numbers[len(text)]
+                size = 2 + len(key_size) + len(key) + len(text_size) + len(text)
+                user_properties += b"".join((b"\x12", numbers[size], b"\x0a", key_size, key, b"\x12", text_size, text))
+            elif kind == _MESSAGE_ID:
+                message_id = value.encode()
+            elif kind == _TAG:
+                text = value.encode()
+                tag = b"\x0a" + numbers[len(text)] + text
+            elif kind == _KEYS:
+                keys = value
+            elif kind == _UNUSUAL:
+                return None
+        if not message_id:
+            return None
+        labels = tag + b"".join([_text(b"\x12", key) for key in keys.split(" ")]) if keys else tag
+        return user_properties, labels, message_id

@@ -35,6 +35,7 @@ from quarry_mq.server.rpc.context import (
     Edge,
     RequestHandler,
 )
+from quarry_mq.server.rpc.plain import PlainReceiveWriter
 from quarry_mq.server.security.credentials import Identity
 from quarry_mq.server.wire.message_types import SPECIAL_PROPERTIES
 from quarry_mq.server.wire.messages import RARE_PROPERTIES, digest_for, fill_message
@@ -52,7 +53,7 @@ from quarry_mq.server.wire.validate import (
 from quarry_mq.store.errors import BrokerError, without_frames
 from quarry_mq.store.metadata import Group, IllegalGroupName
 from quarry_mq.store.metadata.lite import LiteGroup
-from quarry_mq.store.native import Native
+from quarry_mq.store.native import Native, ReceiveWriterMaker
 
 
 class _FastAck(NamedTuple):
@@ -163,14 +164,13 @@ MessageItems = Callable[[str, Sequence[Delivered], definition.DigestType], list[
 """Returns the items of messages, given the topic as the client named it, and the type of digest for their bodies."""
 
 UNUSUAL_PROPERTIES: Final = RARE_PROPERTIES | SPECIAL_PROPERTIES
-"""Messages with one of these properties are written in Python."""
+"""A message with one of these properties is not plain."""
 
 
 def message_items(native: Native | None) -> MessageItems:
-    """Return the function that writes items. The native part, if there is one, writes all plain ones at once."""
-    if native is None:
-        return lambda topic, messages, digest: [_item(topic, each, digest) for each in messages]
-    write = native.ReceiveWriter(RESERVED_PROPERTIES, UNUSUAL_PROPERTIES).write
+    """Return the function that writes items: plain ones by the native writer or `PlainReceiveWriter`."""
+    maker: ReceiveWriterMaker = PlainReceiveWriter if native is None else native.ReceiveWriter
+    write = maker(RESERVED_PROPERTIES, UNUSUAL_PROPERTIES).write
 
     def items(topic: str, messages: Sequence[Delivered], digest: definition.DigestType) -> list[bytes]:
         written = zip(write(topic, messages, digest), messages, strict=True)

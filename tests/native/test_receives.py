@@ -1,4 +1,4 @@
-"""Messages as receives answer with them: native and Python write the same."""
+"""Messages as receives answer with them: the native part, Python and protobuf write the same."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from quarry_mq.protocol.messages.system_flag import COMPRESSED, Compression
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import definition_pb2 as definition
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
 from quarry_mq.server.delivery import Delivered
+from quarry_mq.server.rpc.plain import PlainReceiveWriter
 from quarry_mq.server.rpc.receives import UNUSUAL_PROPERTIES, message_items
+from quarry_mq.server.wire.messages import fill_message
 from quarry_mq.store.message import Host, PhysicalOffset, QueueOffset
-from quarry_mq.store.native import NATIVE, Native
+from quarry_mq.store.native import NATIVE, Native, ReceiveWriter, ReceiveWriterMaker
 from quarry_mq.store.record import StoredMessage
 from tests.record import zstd
 
-needs_native = pytest.mark.skipif(NATIVE is None, reason="no native part")
+KINDS: list[Native | None] = [None] if NATIVE is None else [None, NATIVE]
+"""What writes the plain messages: Python, and the native part where it is installed."""
 
 ID = b"UNIQ_KEY\x01id-1\x02"
 SENT_NOW = ID + b"BORN_TIMESTAMP\x011700000000123\x02"
@@ -90,22 +93,40 @@ DELIVERED = st.builds(
 )
 
 
-def written(
-    native: Native | None, topic: str, *messages: Delivered, digest: definition.DigestType = definition.MD5
-) -> list[service.ReceiveMessageResponse]:
-    return [service.ReceiveMessageResponse.FromString(item) for item in message_items(native)(topic, messages, digest)]
+def writer_of(native: Native | None) -> ReceiveWriter:
+    maker: ReceiveWriterMaker = PlainReceiveWriter if native is None else native.ReceiveWriter
+    return maker(RESERVED_PROPERTIES, UNUSUAL_PROPERTIES)
 
 
-@needs_native
+def by_protobuf(topic: str, message: Delivered, digest: definition.DigestType = definition.MD5) -> bytes:
+    response = service.ReceiveMessageResponse()
+    fill_message(
+        response.message,
+        message.record,
+        topic=topic,
+        receipt_handle=message.receipt_handle,
+        delivery_attempt=message.attempt,
+        invisible_ms=message.invisible_ms,
+        digest=digest,
+    )
+    return response.SerializeToString()
+
+
+def parsed(items: list[bytes]) -> list[service.ReceiveMessageResponse]:
+    return [service.ReceiveMessageResponse.FromString(item) for item in items]
+
+
+@pytest.mark.parametrize("native", KINDS)
 @settings(max_examples=300)
 @given(st.sampled_from(["orders", "%RETRY%g", "t" * 127, "ö"]), st.lists(DELIVERED, max_size=3), DIGESTS)
-def test_what_it_writes_is_what_python_writes(
-    topic: str, messages: list[Delivered], digest: definition.DigestType
+def test_what_is_written_is_what_protobuf_writes(
+    native: Native | None, topic: str, messages: list[Delivered], digest: definition.DigestType
 ) -> None:
-    assert written(NATIVE, topic, *messages, digest=digest) == written(None, topic, *messages, digest=digest)
+    written = message_items(native)(topic, messages, digest)
+    assert parsed(written) == parsed([by_protobuf(topic, each, digest) for each in messages])
 
 
-@needs_native
+@pytest.mark.parametrize("native", KINDS)
 @settings(max_examples=200)
 @given(
     st.dictionaries(st.text("ab", min_size=1), st.text("xyz ", min_size=1), max_size=1),
@@ -115,25 +136,31 @@ def test_what_it_writes_is_what_python_writes(
     DIGESTS,
 )
 def test_plain_messages_are_written_to_the_byte(
-    user: dict[str, str], tag: str, keys: list[str], body: bytes, digest: definition.DigestType
+    native: Native | None, user: dict[str, str], tag: str, keys: list[str], body: bytes, digest: definition.DigestType
 ) -> None:
-    assert NATIVE is not None
     properties = {**user, "TAGS": tag, "KEYS": " ".join(keys), "UNIQ_KEY": "id", "PGROUP": "orders"}
     raw = "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()
-    [native] = message_items(NATIVE)("orders", [handed_out(raw, body)], digest)
-    [python] = message_items(None)("orders", [handed_out(raw, body)], digest)
-    assert native == python
+    message = handed_out(raw, body)
+    assert writer_of(native).write("orders", [message], digest) == [by_protobuf("orders", message, digest)]
 
 
+@pytest.mark.parametrize("native", KINDS)
+@pytest.mark.parametrize("digest", [definition.MD5, definition.CRC32])
 @pytest.mark.parametrize("size", [4_095, 4_096, 4_097, 8_192, 1_000_001])
-def test_large_bodies_are_digested_and_copied_as_a_whole(native: Native, size: int) -> None:
+def test_large_bodies_are_digested_and_copied_as_a_whole(
+    native: Native | None, size: int, digest: definition.DigestType
+) -> None:
     large = handed_out(body=Random(size).randbytes(size))
-    for digest in (definition.MD5, definition.CRC32):
-        assert written(native, "orders", large, digest=digest) == written(None, "orders", large, digest=digest)
-    assert (
-        native.ReceiveWriter(RESERVED_PROPERTIES, UNUSUAL_PROPERTIES).write("orders", [large], definition.MD5)[0]
-        is not None
-    )
+    assert writer_of(native).write("orders", [large], digest) == [by_protobuf("orders", large, digest)]
+
+
+@pytest.mark.parametrize("size", [126, 127, 128, 4_095, 4_096, 20_000])
+@pytest.mark.parametrize("name", ["a", "TAGS", "KEYS", "UNIQ_KEY"])
+def test_long_texts_are_written_as_protobuf_writes_them(name: str, size: int) -> None:
+    raw = (b"" if name == "UNIQ_KEY" else ID) + f"{name}\x01{'x' * size}\x02".encode()
+    message = handed_out(raw, delivery=("h" * size, 1, 1))
+    for native in KINDS:
+        assert message_items(native)("orders", [message], definition.MD5) == [by_protobuf("orders", message)]
 
 
 @pytest.mark.parametrize(
@@ -158,18 +185,17 @@ def test_large_bodies_are_digested_and_copied_as_a_whole(native: Native, size: i
     ],
 )  # fmt: skip
 def test_what_is_unusual_is_left_to_python(native: Native, unusual: Delivered) -> None:
-    writer = native.ReceiveWriter(RESERVED_PROPERTIES, UNUSUAL_PROPERTIES)
-    assert writer.write("orders", [unusual], definition.MD5) == [None]
-    assert written(native, "orders", handed_out(), unusual) == written(None, "orders", handed_out(), unusual)
+    assert writer_of(native).write("orders", [unusual], definition.MD5) == [None]
+    expected = parsed([by_protobuf("orders", each) for each in (handed_out(), unusual)])
+    for kind in KINDS:
+        assert parsed(message_items(kind)("orders", [handed_out(), unusual], definition.MD5)) == expected
 
 
 def test_what_a_sender_called_gzip_is_written(native: Native) -> None:
     sent = handed_out(SENT_NOW, b"as it came", system_flag=COMPRESSED)
     [item] = message_items(native)("orders", [sent], definition.MD5)
-    assert native.ReceiveWriter(RESERVED_PROPERTIES, UNUSUAL_PROPERTIES).write("orders", [sent], definition.MD5) == [
-        item
-    ]
-    [answer] = written(None, "orders", sent)
+    assert writer_of(native).write("orders", [sent], definition.MD5) == [item]
+    [answer] = parsed([by_protobuf("orders", sent)])
     assert (answer.message.body, answer.message.system_properties.body_encoding) == (b"as it came", definition.GZIP)
     assert service.ReceiveMessageResponse.FromString(item) == answer
 
