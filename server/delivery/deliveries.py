@@ -88,6 +88,8 @@ FORWARDING_MS: Final = 60_000
 """Milliseconds for which a message on its way to the dead letters is hidden. If that fails, it is tried again."""
 SEARCHED_AT_ONCE: Final = 1_000
 """Rows that one step searches for a lost client's messages, before other work gets its turn."""
+_make: Final = tuple.__new__
+"""`_make(InFlight, fields)` is `InFlight(*fields)` in half the time, for objects that are made for each message."""
 TIMES_MAX: Final = 4_096
 """Distinct times that are read when a subscription is opened. Later times are read when these have passed."""
 
@@ -257,7 +259,8 @@ class Deliveries:
         for offset, record in records:
             delivery_id += 1
             attempt = record.reconsume_times + 1 if is_retry else 1
-            rows[offset] = InFlight(visible_at_ms, delivery_id, lease_until_ms, attempt, client_id, attempt_id)
+            fields = visible_at_ms, delivery_id, lease_until_ms, attempt, client_id, attempt_id
+            rows[offset] = _make(InFlight, fields)
         self._delivery_id = delivery_id
         self._table.put_all(self._writer.batch(), subscription.prefix, progress.queue.number, rows)
         self._add(subscription, len(rows))
@@ -274,7 +277,7 @@ class Deliveries:
             key=self._handle_key,
         )
         return [
-            Delivered(record, handle, row.attempt, invisible_ms)
+            _make(Delivered, (record, handle, row.attempt, invisible_ms))
             for (_, record), row, handle in zip(records, rows.values(), handles, strict=True)
         ]
 

@@ -22,8 +22,8 @@ over a restart (rmq#10278). Handles of version 1 had a checksum in place of the 
 from __future__ import annotations
 
 import hmac
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
+from binascii import a2b_base64, b2a_base64
 from enum import Enum
 from hashlib import blake2b
 from struct import Struct
@@ -108,6 +108,8 @@ class TimedHandle(NamedTuple):
 VERSION: Final = 2
 LITE_TOPIC_BEGIN: Final = "."
 """Begins the lite topic's name: a character that neither base64 nor names of lite topics have."""
+_TO_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
+_FROM_URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
 _FIELDS: Final = Struct(">BIqqq")
 _SIZE: Final = _FIELDS.size + PROOF_SIZE
 assert _FIELDS.size == 29
@@ -135,7 +137,7 @@ class ReceiptHandle(NamedTuple):
     def decode(cls, text: str, group: str, topic: str, key: HandleKey) -> ReceiptHandle:
         """Decode a handle. Raises InvalidReceiptHandle unless `encode` made it for this group and topic."""
         try:
-            raw = urlsafe_b64decode(text.partition(LITE_TOPIC_BEGIN)[0].encode("ascii"))
+            raw = a2b_base64(text.partition(LITE_TOPIC_BEGIN)[0].encode("ascii").translate(_FROM_URL_SAFE))
         except (UnicodeEncodeError, Base64Error, ValueError):
             raise InvalidReceiptHandle("the receipt handle cannot be decoded") from None
         if len(raw) != _SIZE:
@@ -171,7 +173,8 @@ def encode_all(
         fields = _FIELDS.pack(VERSION, queue_number, queue_offset, delivery_id, expires_at_ms)
         proof = begun.copy()
         proof.update(fields)
-        texts.append(urlsafe_b64encode(fields + proof.digest()).decode("ascii") + end)
+        encoded = b2a_base64(fields + proof.digest(), newline=False).translate(_TO_URL_SAFE)
+        texts.append(encoded.decode("ascii") + end)
     return texts
 
 
