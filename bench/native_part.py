@@ -70,16 +70,20 @@ def run(options: Options) -> list[Case]:
     sizes = SIZES[options.scale]
     random = Random(options.seed)
     sent = [send_body(random) for _ in range(ROUND)]
-    pieces: dict[str, tuple[Work, Work]] = {
-        "requests to send, read and checked": _reading(NATIVE, sent),
-        "rounds made": _recording(NATIVE, sent),
-        "answers to sends": _answering(NATIVE),
-        "records read": _decoding(NATIVE, sent),
-        "messages of receives written": _delivering(NATIVE, sent),
-        "acknowledgements read": _acknowledging(NATIVE),
-    }
-    cases = [_case(name, *works, sizes) for name, works in pieces.items()]
+    cases = [_case(name, *works, sizes) for name, works in pieces(NATIVE, sent).items()]
     return [*cases, _calls_case(NATIVE, sent, random, sizes)]
+
+
+def pieces(native: Native, sent: list[bytes]) -> dict[str, tuple[Work, Work]]:
+    """Return what is done for the messages of these requests, each time natively and in Python."""
+    return {
+        "requests to send, read and checked": _reading(native, sent),
+        "rounds made": _recording(native, sent),
+        "answers to sends": _answering(native),
+        "records read": _decoding(native, sent),
+        "messages of receives written": _delivering(native, sent),
+        "acknowledgements read": _acknowledging(native),
+    }
 
 
 def _case(name: str, ours: Work, theirs: Work, sizes: Sizes) -> Case:
@@ -197,7 +201,7 @@ def _calls_case(native: Native, sent: list[bytes], random: Random, sizes: Sizes)
     """Measure the way from a connection's bytes to calls with their fields; the answers are empty."""
 
     def sample(make_scanner: ScannerMaker | None) -> Sample:
-        connection, maker = _connection(make_scanner), CallMaker(random, PATH)
+        connection, maker = open_connection(make_scanner), CallMaker(random, PATH)
         rounds = [
             b"".join(maker.call(number * ROUND + index, body) for index, body in enumerate(sent))
             for number in range(sizes.rounds_per_sample + 4)
@@ -223,7 +227,8 @@ def _calls_case(native: Native, sent: list[bytes], random: Random, sizes: Sizes)
     )
 
 
-def _connection(make_scanner: ScannerMaker | None) -> Connection:
+def open_connection(make_scanner: ScannerMaker | None) -> Connection:
+    """Return a connection without a socket that answers each call to `PATH`, whose client has sent its preface."""
     board = Switchboard(
         {PATH: Method(lambda call, _: call.reply(b""))},
         FrontResources(FrontLimits()),

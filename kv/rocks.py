@@ -71,6 +71,11 @@ A pair costs a plain iterator 1.4 µs and `items()` 0.5 µs. But `items()` has t
 comes up short, as most scans with a small limit do.
 """
 
+BULK_SCAN_LEAST: Final = 1_000
+"""The limit of a scan from which its blocks are not added to the cache: they would take the place of others, and are
+read once.
+"""
+
 CHUNK_FIRST: Final = 16
 CHUNK_MAX: Final = 1_024
 """Sizes of the chunks in which `iterate` reads, which grow: cheap for a caller that stops early, and for one that does
@@ -324,6 +329,8 @@ class RocksFamily:
                 return list(islice(_backwards(Cursor(self._native.iter(options)), keys), limit))
             if limit is not None and limit <= PLAIN_SCAN_MAX:
                 return list(islice(_upwards(Cursor(self._native.iter(options)), keys), limit))
+            if limit is not None and limit >= BULK_SCAN_LEAST:
+                options.fill_cache(False)  # noqa: FBT003 - rocksdict's own name for it
             items = self._native.items(from_key=keys.start, read_opt=options)
             pairs: list[tuple[bytes, bytes]] = list(islice(items, limit))
             if limit is None or len(pairs) < limit:

@@ -202,8 +202,9 @@ impl RecordReader {
         record: &Record<'_>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = segment.py();
-        let body_at = (position + record.body_start) as isize;
-        let body = segment.get_item(PySlice::new(py, body_at, (position + record.body_end) as isize, 1))?;
+        // not by `PySlice::new`, which never frees the numbers (PyO3 0.27)
+        let slice = py.get_type::<PySlice>().call1((position + record.body_start, position + record.body_end))?;
+        let body = segment.get_item(slice)?;
         let topic = remembered(py, &self.topic, record.topic.as_bytes(), || {
             Ok(PyString::new(py, record.topic).into_any().unbind())
         })?;
