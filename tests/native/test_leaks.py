@@ -14,9 +14,12 @@ from bench.raw_client import CallMaker
 from bench.send_load import send_body
 from bench.waiting_sends import PATH
 from quarry_mq.protocol.proto.apache.rocketmq.v2 import service_pb2 as service
+from quarry_mq.server.remoting.sends.fast import make_reader
+from quarry_mq.server.settings.broker_settings import BrokerSettings
 from quarry_mq.server.wire.parsing import shape_of
 from quarry_mq.store.consumequeue.rocks_layout import BOUND, ENTRY, entry_key, keys_of
 from quarry_mq.store.message import (
+    Appended,
     ConsumeQueueEntry,
     DispatchRequest,
     Host,
@@ -27,6 +30,7 @@ from quarry_mq.store.message import (
 )
 from quarry_mq.store.native import Native
 from quarry_mq.store.record import StoredMessage, encode_record
+from tests.native.test_remoting_sends import frame_of
 
 TIMES = 2_000
 SENT = [send_body(Random(1)) for _ in range(4)]
@@ -119,3 +123,19 @@ def test_calls_and_their_parts_keep_nothing(native: Native) -> None:
     assert kept_per_time(lambda: native.fields_left(SENT[0], shape, 10_000)) < 0.1
     assert kept_per_time(lambda: native.receipt_handles(bytes(32), "g\0t\0", 70_000, deliveries, 1 << 40)) < 0.1
     assert kept_per_time(lambda: native.ack_answer("id" * 20, "h" * 52)) < 0.1
+
+
+def test_sends_by_remoting_keep_nothing(native: Native) -> None:
+    reader, host, frames = (
+        make_reader(native, BrokerSettings()),
+        Host(b"\x7f\0\0\1", 70_000 % 65_536),
+        [frame_of({})] * 2,
+    )
+    appended = [Appended(QueueOffset(1 << 40), PhysicalOffset(1 << 40), 1_000, 1 << 40)] * 2
+
+    def served() -> None:
+        run = reader.read(frames, 0, host, host, 1 << 40)
+        assert (run.count, len(run.messages), run.topics, run.size) == (2, 2, {"orders": 1}, 8)
+        assert run.answers(appended, 0, host)
+
+    assert kept_per_time(served) < 0.1
