@@ -223,6 +223,13 @@ def _write_zeros(number: int, begin: int, end: int) -> None:
             begin += os.pwrite(number, zeros, begin)
 
 
+def _populate(mapping: mmap.mmap, position: int, size: int) -> None:
+    """Read the pages of a part of a mapping into memory. Raises OSError."""
+    if size > 0:
+        begin = position - position % mmap.PAGESIZE
+        mapping.madvise(MADV_POPULATE_READ, begin, position + size - begin)
+
+
 def _data_extents(number: int, start: int, end: int) -> list[tuple[int, int]]:
     """Return the ranges of the file that may hold other bytes than zero, ascending; holes are left out.
 
@@ -293,12 +300,8 @@ class PosixSegment:
         return memoryview(self._mapping()).toreadonly()
 
     def fetch(self, position: int, size: int) -> None:
-        mapping = self._mapping()
-        if size <= 0:
-            return
-        begin = position - position % mmap.PAGESIZE
         try:
-            mapping.madvise(MADV_POPULATE_READ, begin, position + size - begin)
+            _populate(self._mapping(), position, size)
         except OSError as error:
             if error.errno in UNREADABLE_PAGE:
                 raise OSError(errno.EIO, os.strerror(errno.EIO), os.fspath(self._path)) from error
