@@ -50,6 +50,8 @@ class Purpose(Enum):
     TRANSACTION = b"t"
     RECALL = b"d"
 
+    __hash__ = object.__hash__  # members are single objects; the hash of Enum is a call in Python
+
 
 class HandleKey:
     """The secret key of a store, 16 to 64 bytes.
@@ -86,7 +88,9 @@ class HandleKey:
 
     def proves(self, shown: bytes, purpose: Purpose, *names: str, fields: bytes) -> bool:
         """Return whether this is the proof, in constant time, which does not reveal how much of it is right."""
-        return hmac.compare_digest(shown, self.proof(purpose, *names, fields=fields))
+        hashed = self.begun(purpose, *names).copy()
+        hashed.update(fields)
+        return hmac.compare_digest(shown, hashed.digest())
 
 
 class TimedHandle(NamedTuple):
@@ -147,7 +151,7 @@ class ReceiptHandle(NamedTuple):
             raise InvalidReceiptHandle(
                 "the receipt handle belongs to another group or topic, or is not one of this broker"
             )
-        return cls(*_FIELDS.unpack(fields)[1:])
+        return tuple.__new__(cls, _FIELDS.unpack(fields)[1:])  # half the time of the constructor
 
 
 def encode_all(

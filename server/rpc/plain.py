@@ -262,8 +262,8 @@ def _text(key: bytes, text: str) -> bytes:
 
 def _number(value: int) -> bytes:
     """Return a number as protobuf writes it: seven bits in each byte, the lowest first."""
-    if value < 0x80:
-        return bytes((value,))
+    if value < len(_NUMBERS):
+        return _NUMBERS[value]
     octets = bytearray()
     while value >= 0x80:
         octets.append(value & 0x7F | 0x80)
@@ -272,7 +272,8 @@ def _number(value: int) -> bytes:
     return bytes(octets)
 
 
-_NUMBERS: Final = tuple(_number(value) for value in range(4_096))
+_NUMBERS: tuple[bytes, ...] = tuple(bytes((value,)) for value in range(0x80))
+_NUMBERS = tuple(_number(value) for value in range(4_096))
 """The numbers that most lengths are, as protobuf writes them. A message with a longer text is not plain."""
 _HIDDEN, _TAG, _KEYS, _MESSAGE_ID, _UNUSUAL = range(5)
 _IDENTITY_AND_NORMAL: Final = b"\x28\x01\x30\x01"

@@ -55,6 +55,9 @@ from quarry_mq.store.metadata import Group, IllegalGroupName
 from quarry_mq.store.metadata.lite import LiteGroup
 from quarry_mq.store.native import Native, ReceiveWriterMaker
 
+_make: Final = tuple.__new__
+"""`_make(_FastAck, fields)` is `_FastAck(*fields)` in half the time, for objects that are made for each message."""
+
 
 class _FastAck(NamedTuple):
     """An acknowledgement whose request has passed all checks."""
@@ -133,7 +136,8 @@ class FastAcks:
             check_topic(topic)
             check_group(group)
             acks = accepted[group, topic] = []
-        acks.append(_FastAck(call, identity, client_id, body, message_id, receipt_handle, ReceiptHandle(*delivery)))
+        named = _make(ReceiptHandle, delivery)
+        acks.append(_make(_FastAck, (call, identity, client_id, body, message_id, receipt_handle, named)))
 
     def _acknowledge(self, group: str, topic: str, acks: list[_FastAck]) -> list[_FastAck]:
         """Return the acknowledgements whose messages are done. The others go to the slow path one by one."""
