@@ -24,7 +24,7 @@ from quarry_mq.store.record import StoredMessage
 from tests.record import zstd
 
 KINDS: list[Native | None] = [None] if NATIVE is None else [None, NATIVE]
-"""What writes the plain messages: Python, and the native part where it is installed."""
+"""Both writers of plain messages: Python, and the native part where it is installed."""
 
 ID = b"UNIQ_KEY\x01id-1\x02"
 SENT_NOW = ID + b"BORN_TIMESTAMP\x011700000000123\x02"
