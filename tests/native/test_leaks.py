@@ -90,21 +90,21 @@ def test_entries_and_bounds_of_queues_keep_nothing(native: Native) -> None:
     queues = [QueueId("orders", number) for number in range(8)]
     table, make = native.MaxOffsetTable(1_000), native.EntryMaker(ConsumeQueueEntry).make
     rows = [(entry_key(queues[0], QueueOffset(1 << 40)), ENTRY.pack(1 << 40, 1_000, 1 << 40, 1 << 40))]
-    maxima = [(keys_of(queue)[1], BOUND.pack(1 << 40, 1 << 40)) for queue in queues]
-    begins = [(key, 1 << 40) for key, _ in maxima]
+    max_offsets = [(keys_of(queue)[1], BOUND.pack(1 << 40, 1 << 40)) for queue in queues]
+    begins = [(key, 1 << 40) for key, _ in max_offsets]
     requests = [
         DispatchRequest(*queue, QueueOffset(1 << 41), PhysicalOffset(1 << 41), 1_000, 0, 1 << 40, 0, {}, ())
         for queue in queues
     ]
     for work in (
         lambda: make(rows),
-        lambda: table.put_all(maxima),
+        lambda: table.put_all(max_offsets),
         lambda: table.put_min_offsets(begins),
         lambda: table.find(list(queues)),
         lambda: table.ends(list(queues)),
         lambda: table.place(queues[0], 1 << 39, 32, 1),
         lambda: table.stage(requests),
-        lambda: table.remove(maxima[0][0]),
+        lambda: table.remove(max_offsets[0][0]),
     ):
         assert kept_per_time(work) < 0.1
 
