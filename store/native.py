@@ -181,14 +181,14 @@ class RecordReader(Protocol):
         """Return the records of these entries, one behind the other, each checked as in `read`.
 
         `fetch` is called with the position and the size of each part of the segment before this part is read; its error
-        is raised. Returns None if a record is not plain, or has the topic that is left out, or is not of the size of
+        is raised. Returns None if a record is not plain, or has the reader's topic `unlike`, or is not of the size of
         its entry, or does not lie whole in the segment, which begins at `base`, and below `end`.
         """
 
 
 class RecordReaderMaker(Protocol):
     def __call__(self, record_type: type[StoredMessage], host_type: type[Host], unlike: str, /) -> RecordReader:
-        """Make a reader. `read_all` and `join` leave out records of the topic `unlike`."""
+        """Make a reader. `read_all` and `join` return None if a record has the topic `unlike`."""
 
 
 class EncodeBatch(Protocol):

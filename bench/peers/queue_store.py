@@ -161,7 +161,7 @@ class QueueStore:
                 offset = 0
                 while offset < self._entries:
                     records = messages.read_all(messages.entries(queue, QueueOffset(offset), RANGE)) or ()
-                    if not records or records[0].queue_offset != offset:
+                    if not records or any(each.queue_offset != at for at, each in enumerate(records, offset)):
                         raise RuntimeError(f"another message at {offset} of {queue}")
                     offset += len(records)
         return count * self._entries

@@ -30,7 +30,7 @@ type Last = Mutex<Option<(Vec<u8>, Py<PyAny>)>>;
 pub struct RecordReader {
     record_type: Py<PyType>,
     host_type: Py<PyType>,
-    /// The topic of records that are not read, because something is in their place.
+    /// The topic of records that replace damaged ones: they are not read together with others.
     unlike: String,
     topic: Last,
     born_host: Last,
@@ -110,8 +110,8 @@ impl RecordReader {
         Ok(Some(found))
     }
 
-    /// The records of these entries, one behind the other, every checksum checked. None if one is not plain, is left
-    /// out, or does not lie whole in the segment, which begins at `base`, and below `end`. `fetch` is called with the
+    /// The records of these entries, one behind the other, every checksum checked. None if one is not plain, has
+    /// the topic `unlike`, or does not lie whole in the segment, which begins at `base`, and below `end`. `fetch` is called with the
     /// position and the size of each part of the segment before it is read.
     fn join<'py>(
         &self,

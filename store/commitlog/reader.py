@@ -139,9 +139,7 @@ class CommitLogReader:
         if self._native is None:
             return self._read_each(entries)
         parts = self._natively(self._native.read_all, entries)
-        if parts is None or len(parts) == 1:
-            return None if parts is None else parts[0]
-        return [record for part in parts for record in part]
+        return None if parts is None else [record for part in parts for record in part]
 
     def join(self, entries: list[ConsumeQueueEntry]) -> bytes | None:
         """Return the records of these entries as they lie in the log, one behind the other, with every CRC checked.

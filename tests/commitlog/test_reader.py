@@ -216,9 +216,23 @@ def test_records_that_the_device_cannot_give_are_corrupt_and_all_others_are_read
         list(scan_log(segments, START))
 
 
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return the positions and sizes of all that is fetched of segments."""
+    parts: list[tuple[int, int]] = []
+    fetch = PosixSegment.fetch
+
+    def noted(segment: PosixSegment, position: int, size: int) -> None:
+        parts.append((position, size))
+        fetch(segment, position, size)
+
+    monkeypatch.setattr(PosixSegment, "fetch", noted)
+    return parts
+
+
 @pytest.mark.skipif(NATIVE is None, reason=f"no native part: {WHY_NOT}")
 def test_records_of_one_queue_among_others_are_fetched_by_one_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fetched: list[tuple[int, int]]
 ) -> None:
     segments = SegmentList(PosixDisk(), tmp_path, 1 << 20)
     writer = CommitLogWriter(segments, START)
@@ -227,14 +241,6 @@ def test_records_of_one_queue_among_others_are_fetched_by_one_call(
     reader = CommitLogReader(segments)
     assert NATIVE is not None
     reader.use(NATIVE)
-    fetched: list[tuple[int, int]] = []
-    fetch = PosixSegment.fetch
-
-    def counted(segment: PosixSegment, position: int, size: int) -> None:
-        fetched.append((position, size))
-        fetch(segment, position, size)
-
-    monkeypatch.setattr(PosixSegment, "fetch", counted)
     for queue in range(8):
         entries = [
             ConsumeQueueEntry(QueueOffset(number), at, len(encoded), 0, 0)
@@ -269,20 +275,6 @@ def test_the_search_for_a_record_finds_none_that_begins_before_its_start(tmp_pat
     writer.commit()
     assert first_record(segments, second) == second
     assert first_record(segments, PhysicalOffset(second + 2)) == third
-
-
-@pytest.fixture
-def fetched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Return the positions and sizes of all that is fetched of segments."""
-    parts: list[tuple[int, int]] = []
-    fetch = PosixSegment.fetch
-
-    def noted(segment: PosixSegment, position: int, size: int) -> None:
-        parts.append((position, size))
-        fetch(segment, position, size)
-
-    monkeypatch.setattr(PosixSegment, "fetch", noted)
-    return parts
 
 
 def test_what_lies_apart_is_fetched_alone_and_more_where_reading_goes_on(

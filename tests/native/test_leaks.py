@@ -128,7 +128,7 @@ def test_calls_and_their_parts_keep_nothing(native: Native) -> None:
 def test_sends_by_remoting_keep_nothing(native: Native) -> None:
     reader, host, frames = (
         make_reader(native, BrokerSettings()),
-        Host(b"\x7f\0\0\1", 70_000 % 65_536),
+        Host(b"\x7f\0\0\1", 4_464),
         [frame_of({})] * 2,
     )
     appended = [Appended(QueueOffset(1 << 40), PhysicalOffset(1 << 40), 1_000, 1 << 40)] * 2
